@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
-from sonde.demo.scenario import DemoFolder, language_model, translation
+from sonde.demo.scenario import claim, language_model, translation
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -36,17 +36,16 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     """
     needs("sonde demo", "torch", "tokenizers")
     started = time.monotonic()
-    folder = DemoFolder(out)
-    folder.claim()
+    claim(out)
     from sonde.demo.story import play, play_healing
 
     narrator = _ScreenNarrator()
-    make_scenario = partial(translation if translate else language_model, folder.data, seed=seed)
+    make_scenario = partial(translation if translate else language_model, out / "data", seed=seed)
     if heal:
-        return 0 if play_healing(make_scenario, folder, narrator) else 1
-    step, is_right = play(make_scenario, folder, narrator)
+        return 0 if play_healing(make_scenario, out, narrator) else 1
+    step, is_right = play(make_scenario, out, narrator)
     if step is not None:
-        narrator.last_words(folder, step, time.monotonic() - started)
+        narrator.last_words(out, step, time.monotonic() - started)
     return 0 if is_right else 1
 
 
@@ -73,17 +72,18 @@ class _ScreenNarrator:
             print_indented(self._console, Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
         print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
-    def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
+    def last_words(self, folder: Path, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""
         self._console.print(Text(f"\n{wording.duration(seconds)} in all. To look further:", style="bold"))
+        run, report = folder / "run", folder / "report.html"
         for command in (
-            f"sonde spikes {folder.run} --step {step}",
-            f"sonde diagnose {folder.run} --step {step}",
-            f"sonde report {folder.run} -o {folder.report}",
-            f"sonde plot {folder.run} loss lr",
+            f"sonde spikes {run} --step {step}",
+            f"sonde diagnose {run} --step {step}",
+            f"sonde report {run} -o {report}",
+            f"sonde plot {run} loss lr",
         ):
             self._console.print(Text(f"   {command}"), soft_wrap=True)
-        self._console.print(Text(f"Open {folder.report} in a browser.", style="bold"), soft_wrap=True)
+        self._console.print(Text(f"Open {report} in a browser.", style="bold"), soft_wrap=True)
 
 
 def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:

@@ -7,23 +7,22 @@ tables, rulers. Cost: 3.5 s for 5,000 documents, 1.2 MB (Python 3.11), all of it
 
 Velan is a language that exists only here:
 
-    the king loves some new tables beyond a happy child
-    belgu mentu nesp le desku nilgon letdon savtar
+    the king cleaned the new rivers beyond the strong cats
+    kezon pzfumson viyumg doms focifon mijon kriemig
 
-It puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a
-preposition follows its noun. So there is something to learn: words, order and agreement. The words are generated from a
-fixed seed; the sentences depend on the given seed.
+It puts the place first and the verb last; a preposition follows its noun, and so does an adjective, which agrees with it
+in number. So there is something to learn: words, order and agreement. The letters are English ones in disguise; which
+sentences are made depends on the seed.
 """
 
 import ast
-import functools
 import random
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 _MIN_CHARACTERS: Final = 40
 _MIN_LETTERS: Final = 0.9
@@ -34,15 +33,13 @@ _LEFT_OUT: Final = frozenset(
 )
 _DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NOUNS: Final = (
-    *("dog", "cat", "doctor", "child", "teacher", "farmer", "horse", "bird", "sailor", "king", "queen", "painter"),
+    *("dog", "cat", "doctor", "girl", "teacher", "farmer", "horse", "bird", "sailor", "king", "queen", "painter"),
     *("house", "boat", "garden", "river", "mountain", "window", "letter", "book", "table", "bridge", "tower", "song"),
 )
 _ADJECTIVES: Final = ("old", "small", "red", "tired", "happy", "green", "quiet", "strong", "new", "dark")
-_VERBS: Final = ("find", "follow", "remember", "paint", "visit", "want", "watch", "clean", "love", "open")
+_VERBS: Final = ("found", "followed", "painted", "visited", "wanted", "saw", "cleaned", "loved", "opened", "watched")
 _PLACES: Final = ("near", "behind", "under", "beyond")
-_PLURALS: Final = {"child": "children"}
-_GENDERS: Final = "ou"
-"""Nouns end in one of these, and so do their adjectives."""
+_VELAN: Final = str.maketrans("aeioubcdfghklmnprstvw", "eiouavkgtsbdrnmlfpzcj")
 
 
 def read_docstrings(*, seed: int) -> list[str]:
@@ -88,43 +85,16 @@ def make_pairs(number: int, *, seed: int) -> list[tuple[str, str]]:
 
 def _make_pair(rng: random.Random) -> tuple[str, str]:
     # Two of the three phrases have an adjective, so that sentences are similar in length, and batches in loss.
-    subject, thing, where = (_make_phrase(rng, described) for described in rng.sample((True, True, False), 3))
-    verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
-    inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
-    inflected = {"finded": "found", "watchs": "watches"}.get(inflected, inflected)
-    ending = ("it" if is_past else "ar") + "en" * subject.is_plural
-    return (
-        f"{subject.english} {inflected} {thing.english} {place} {where.english}",
-        f"{where.velan} {_stems()[place]} {subject.velan} {thing.velan} {_stems()[verb]}{ending}",
-    )
+    phrases = [_make_phrase(rng, num_adjectives) for num_adjectives in rng.sample((1, 1, 0), 3)]
+    (subject, thing, where), (velan_subject, velan_thing, velan_where) = zip(*phrases, strict=True)
+    verb, place = rng.choice(_VERBS), rng.choice(_PLACES)
+    velan = f"{velan_where} {place.translate(_VELAN)} {velan_subject} {velan_thing} {verb.translate(_VELAN)}"
+    return f"{subject} {verb} {thing} {place} {where}", velan
 
 
-class _Phrase(NamedTuple):
-    """A noun with its adjective, if it has one, in both languages."""
-
-    english: str
-    velan: str
-    is_plural: bool
-
-
-def _make_phrase(rng: random.Random, is_described: bool) -> _Phrase:
-    adjectives = [rng.choice(_ADJECTIVES)] if is_described else []
-    noun, is_plural, is_definite = rng.choice(_NOUNS), rng.random() < 0.4, rng.random() < 0.5
-    english = [*adjectives, _PLURALS.get(noun, f"{noun}s") if is_plural else noun]
-    article = "some" if is_plural else "an" if english[0][0] in "aeiou" else "a"
-    ending = _GENDERS[_NOUNS.index(noun) % len(_GENDERS)] + "n" * is_plural
-    velan = ["le"] * is_definite + [_stems()[word] + ending for word in (noun, *adjectives)]
-    return _Phrase(" ".join(["the" if is_definite else article, *english]), " ".join(velan), is_plural)
-
-
-@functools.cache
-def _stems() -> dict[str, str]:
-    """Return a unique stem of two syllables for every word."""
-    rng = random.Random("velan")
-    stems: dict[str, str] = {}
-    for word in (*_NOUNS, *_ADJECTIVES, *_VERBS, *_PLACES):
-        stem = ""
-        while not stem or stem in stems.values():
-            stem = rng.choice("bdfgklmnprstv") + rng.choice("aei") + rng.choice("lnrstv") + rng.choice("dgkmpt")
-        stems[word] = stem
-    return stems
+def _make_phrase(rng: random.Random, num_adjectives: int) -> tuple[str, str]:
+    """Return a noun and its adjective, if it has one, in English and in Velan."""
+    noun, *adjectives = words = [rng.choice(_NOUNS), *rng.sample(_ADJECTIVES, num_adjectives)]
+    is_plural = rng.random() < 0.4
+    velan = [word.translate(_VELAN) + "on" * is_plural for word in words]
+    return " ".join(["the", *adjectives, noun + "s" * is_plural]), " ".join(velan)

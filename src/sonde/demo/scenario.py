@@ -28,7 +28,7 @@ import random
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -42,7 +42,6 @@ from sonde.errors import SettingError
 from sonde.forensics.verdict import Verdict
 from sonde.records import disk
 from sonde.records.files import write_file
-from sonde.records.values import encode
 from sonde.spikes.decoding import DecodedSample
 from sonde.texts.signs import GARBLED_TEXT
 from sonde.train.settings import RecipeSettings
@@ -51,10 +50,8 @@ _MIN_FILLING: Final = 0.75
 """Minimum share of its block that a planted document fills."""
 _MIN_SENTENCE: Final = 40
 """Minimum number of characters of a sentence to garble."""
-TEXT: Final = "text"
-SOURCE: Final = "en"
-TARGET: Final = "velan"
-_NUM_HELD_OUT: Final = 200
+NUM_HELD_OUT: Final = 200
+"""Number of documents that are held out for validation: the last ones."""
 _MIN_DOCUMENTS: Final = 3000
 _NUM_PAIRS: Final = 11_000
 
@@ -72,46 +69,20 @@ class Narrator(Protocol):
         """Called with the text of a sample; tokens well above `calm_loss` are the odd ones."""
 
 
-class DemoFolder:
-    """The paths inside a demo's folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        """The folder."""
-        self.marker = root / ".sonde-demo"
-        """The file that marks the folder as a demo's."""
-        self.corpus = root / "corpus"
-        """The texts."""
-        self.planted = root / "planted.json"
-        """A description of the planted document."""
-        self.data = root / "data"
-        """The prepared data."""
-        self.run = root / "run"
-        """The run."""
-        self.large_batches = root / "run-of-64"
-        """The run with large batches."""
-        self.untouched = root / "run-untouched"
-        """The undisturbed run that a healed one is compared with."""
-        self.log = root / "training.log"
-        """The output of the training."""
-        self.report = root / "report.html"
-        """The report."""
-        self.verdict = root / "verdict.json"
-        """What was planted and what the diagnosis named."""
-
-    def claim(self) -> None:
-        """Claim a new or empty folder, or that of an earlier demo, whose files are removed first."""
-        if self.root.exists() and not self.marker.is_file() and (not self.root.is_dir() or any(self.root.iterdir())):
-            raise SettingError(
-                f"{self.root} exists and no demo of sonde made it",
-                hint="name another folder with --out, or remove it yourself",
-            )
-        for path in (self.corpus, self.data, self.run, self.large_batches, self.untouched):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in (self.planted, self.log, self.report, self.verdict):
-            path.unlink(missing_ok=True)
-        disk.make_directories(self.root)
-        write_file(self.marker.absolute(), b"made by `sonde demo`, which may start over in this folder\n")
+def claim(folder: Path) -> None:
+    """Claim a new or empty folder, or that of an earlier demo, whose files are removed first."""
+    marker = folder / ".sonde-demo"
+    if folder.exists() and not marker.is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(
+            f"{folder} exists and no demo of sonde made it",
+            hint="name another folder with --out, or remove it yourself",
+        )
+    for name in ("corpus", "data", "run", "run-of-64", "run-untouched"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("planted.json", "training.log", "report.html", "verdict.json"):
+        (folder / name).unlink(missing_ok=True)
+    disk.make_directories(folder)
+    write_file(marker.absolute(), b"made by `sonde demo`, which may start over in this folder\n")
 
 
 def garble(text: str) -> str:
@@ -161,9 +132,8 @@ def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings
     batches = batch_by_tokens(
         lengths, settings.max_tokens, settings.max_sentences, settings.multiple_of, seed=settings.seed
     )
-    place = int(np.flatnonzero(batches.samples == sample)[0])
-    batch = int(np.searchsorted(batches.bounds, place, side="right")) - 1
-    return int(np.flatnonzero(epoch_order(len(batches), seed=settings.seed, epoch=1) == batch)[0]) + 1
+    order = epoch_order(len(batches), seed=settings.seed, epoch=1)
+    return next(update for update, batch in enumerate(order.tolist(), 1) if sample in batches[batch])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,10 +153,6 @@ class Planted:
     cause: str = GARBLED_TEXT
     """The cause that a correct verdict names."""
 
-    def write(self, path: Path) -> None:
-        """Write it to a file that the run does not know about."""
-        write_file(path.absolute(), encode(asdict(self)))
-
     def beside(self, verdict: Verdict) -> dict[str, Any]:
         """Return what was planted, what a verdict names first, and whether document and cause are right."""
         cause = verdict.causes[0]
@@ -198,14 +164,12 @@ class Planted:
         return {"planted": asdict(self), "named": {"step": verdict.step, **named}, "equal": is_equal}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """What to train, on which data, and when the fault may occur."""
 
-    train: dict[str, list[str]]
-    """Training lines by language, source first. The fault goes into the last language."""
-    valid: dict[str, list[str]]
-    """Held-out lines by language."""
+    texts: dict[str, list[str]]
+    """All lines by language, source first. The fault goes into the last language."""
     documents: str
     """Description of the documents, in words."""
     vocab_size: int
@@ -215,11 +179,6 @@ class Scenario:
     window: range
     """Updates in which the fault may occur: the loss has settled, and there is time to recover."""
 
-    @property
-    def is_translation(self) -> bool:
-        """Whether there are two languages."""
-        return len(self.train) == 2
-
 
 def language_model(data: Path, *, seed: int) -> Scenario:
     """Return the scenario of a language model on the docstrings of the standard library."""
@@ -227,47 +186,41 @@ def language_model(data: Path, *, seed: int) -> Scenario:
     if len(documents) < _MIN_DOCUMENTS:
         told = f"this Python's standard library has only {len(documents)} docstrings to learn from"
         raise SettingError(told, hint="sonde demo --translate needs none")
-    return Scenario(
-        train={TEXT: documents[:-_NUM_HELD_OUT]},
-        valid={TEXT: documents[-_NUM_HELD_OUT:]},
-        documents="docstrings of Python's standard library",
-        vocab_size=1000,
-        recipe=replace(
-            _recipe(data, seed, num_updates=280),
-            ffn_dim=512,
-            positions="rotary",
-            label_smoothing=0.0,
-            block_size=384,
-            max_tokens=3 * 384,
-            lr=4e-3,
-            warmup=40,
-        ),
-        window=range(170, 210),
+    recipe = _recipe(
+        data,
+        seed,
+        max_updates=280,
+        ffn_dim=512,
+        positions="rotary",
+        label_smoothing=0.0,
+        block_size=384,
+        max_tokens=3 * 384,
+        lr=4e-3,
+        warmup=40,
     )
+    described = "docstrings of Python's standard library"
+    return Scenario({"text": documents}, described, vocab_size=1000, recipe=recipe, window=range(170, 210))
 
 
 def translation(data: Path, *, seed: int) -> Scenario:
     """Return the scenario of a translation from English into Velan."""
     english, velan = map(list, zip(*make_pairs(_NUM_PAIRS, seed=seed), strict=True))
-    return Scenario(
-        train={SOURCE: english[:-_NUM_HELD_OUT], TARGET: velan[:-_NUM_HELD_OUT]},
-        valid={SOURCE: english[-_NUM_HELD_OUT:], TARGET: velan[-_NUM_HELD_OUT:]},
-        documents="sentences in English and Velan, made by rule",
-        vocab_size=500,
-        recipe=replace(
-            _recipe(data, seed, num_updates=420),
-            ffn_dim=256,
-            encoder_layers=2,
-            max_tokens=1024,
-            max_sentences=24,
-            lr=2e-3,
-            warmup=60,
-        ),
-        window=range(280, 340),
+    recipe = _recipe(
+        data,
+        seed,
+        max_updates=420,
+        ffn_dim=256,
+        encoder_layers=2,
+        max_tokens=1024,
+        max_sentences=24,
+        lr=2e-3,
+        warmup=60,
     )
+    described = "sentences in English and Velan, made by rule"
+    return Scenario({"en": english, "velan": velan}, described, vocab_size=500, recipe=recipe, window=range(280, 340))
 
 
-def _recipe(data: Path, seed: int, *, num_updates: int) -> RecipeSettings:
+def _recipe(data: Path, seed: int, **settings: Any) -> RecipeSettings:
     return RecipeSettings(
         data=str(data.absolute()),
         model_dim=128,
@@ -276,6 +229,6 @@ def _recipe(data: Path, seed: int, *, num_updates: int) -> RecipeSettings:
         save_every_updates=20,
         keep_checkpoints=0,
         log_interval=20,
-        max_updates=num_updates,
         seed=seed,
+        **settings,
     )

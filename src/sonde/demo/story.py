@@ -15,8 +15,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from importlib.util import find_spec
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +27,11 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
 from sonde.data.tokenizer_files import train_subwords
-from sonde.demo.scenario import SOURCE, TARGET, DemoFolder, Narrator, Planted, Scenario, plant
+from sonde.demo.scenario import NUM_HELD_OUT, Narrator, Planted, Scenario, plant
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.generate.translation import translation_quality
 from sonde.heal.decision import Heal
 from sonde.heal.history import counted, read_history, told
 from sonde.heal.supervisor import train_healing
@@ -59,48 +57,47 @@ _NUM_UPDATES: Final = 160
 _STRUCK: Final = 113
 
 
-def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> tuple[int | None, bool]:
+def play(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator) -> tuple[int | None, bool]:
     """Play all acts in order. Returns the step of the spike, if one was detected, and whether the document was named."""
     torch.set_num_threads(_NUM_THREADS)
+    run = folder / "run"
     narrator.act("The corpus")
     scenario = make_scenario()
-    planted = _corpus(scenario, folder, narrator)
-    spike = _training(scenario.recipe, folder, narrator)
+    planted, prepared = prepare_data(scenario, folder)
+    counts = prepared.sidecars[len(scenario.texts) - 1]
+    narrator.tell(
+        f"{counts.num_samples:,} {scenario.documents}: {counts.num_tokens:,} tokens by a BPE of "
+        f"{counts.tokenizer.vocab_size:,} pieces; {NUM_HELD_OUT} more held out."
+    )
+    narrator.tell(f"One was garbled. Which one stands in {folder / 'planted.json'}; nothing below reads it.")
+    spike = _training(scenario.recipe, run, narrator)
     if spike is None:
         return None, False
     step = spike.event.first_step
-    _text(spike, folder, narrator)
-    _replay(step, folder, narrator)
-    document = planted.beside(_diagnosis(step, folder, narrator))
-    write_file(folder.verdict.absolute(), encode(document))
+    _text(spike, run, narrator)
+    _replay(step, run, narrator)
+    document = planted.beside(_diagnosis(step, run, narrator))
+    write_file((folder / "verdict.json").absolute(), encode(document))
     told = "named correctly" if document["equal"] else "the verdict is wrong"
     narrator.tell(f"Planted was line {planted.line}, {planted.cause}: {told}.")
-    _rollback(step, folder, narrator)
-    if scenario.is_translation:
-        _translations(scenario, folder, narrator)
+    _rollback(step, run, narrator)
+    if len(scenario.texts) == 2:
+        _translations(scenario, run, narrator)
     else:
-        _hidden(scenario.recipe, planted, folder, narrator)
-    _report(folder, narrator)
+        _hidden(scenario.recipe, planted, folder / "run-of-64", narrator)
+    narrator.act("The report")
+    report = folder / "report.html"
+    write_file(report.absolute(), page.render_html(gather(run)).encode())
+    narrator.tell(f"{report}, one file that opens anywhere.")
     return step, document["equal"]
 
 
-def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Planted:
-    planted, prepared = prepare_data(scenario, folder)
-    counts = prepared.sidecars[len(scenario.train) - 1]
-    narrator.tell(
-        f"{counts.num_samples:,} {scenario.documents}: {counts.num_tokens:,} tokens by a BPE of "
-        f"{counts.tokenizer.vocab_size:,} pieces; {len(next(iter(scenario.valid.values())))} more held out."
-    )
-    narrator.tell(f"One was garbled. Which one stands in {folder.planted}; nothing below reads it.")
-    return planted
-
-
-def _training(recipe: RecipeSettings, folder: DemoFolder, narrator: Narrator) -> RecordedSpike | None:
+def _training(recipe: RecipeSettings, run: Path, narrator: Narrator) -> RecordedSpike | None:
     narrator.act(f"Training, {recipe.max_updates} updates")
     started = time.monotonic()
-    loss = train(recipe, folder)
+    loss = train(recipe, run)
     narrator.tell(f"Done in {time.monotonic() - started:.0f} s: loss {loss:.3f} on held-out text.")
-    found = read_spikes(folder.run).spikes
+    found = read_spikes(run).spikes
     if not found:
         narrator.tell("The detector noticed nothing, so there is nothing to explain.")
         return None
@@ -113,10 +110,10 @@ def _training(recipe: RecipeSettings, folder: DemoFolder, narrator: Narrator) ->
     return worst
 
 
-def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
+def _text(spike: RecordedSpike, run: Path, narrator: Narrator) -> None:
     narrator.act("What it was reading")
     samples = spike.samples()
-    worst = SampleDecoder(read_spikes(folder.run).datasets).decode(samples[:1], with_tokens=True)[0]
+    worst = SampleDecoder(read_spikes(run).datasets).decode(samples[:1], with_tokens=True)[0]
     others = [sample.loss for sample in samples[1:] if sample.loss is not None]
     beside = f"; the others average {sum(others) / len(others):.2f}" if others else ""
     narrator.tell(
@@ -125,20 +122,19 @@ def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
     narrator.show(worst, calm_loss=spike.event.baseline if spike.event.metric == "loss" else None)
 
 
-def _replay(step: int, folder: DemoFolder, narrator: Narrator) -> None:
+def _replay(step: int, run: Path, narrator: Narrator) -> None:
     narrator.act(f"Replaying update {step}")
-    made = replay_step(folder.run, step).replay
-    recorded = "nothing" if made.recorded_loss is None else repr(made.recorded_loss)
+    made = replay_step(run, step).replay
     other = f"not the same: {'; '.join(made.differences) or 'why is not known'}"
     same = "the same, bit for bit" if made.reproduced else other
     start = f"From the checkpoint after {made.from_step}"
-    narrator.tell(f"{start}: {made.replayed_loss!r}; recorded was {recorded}: {same}.")
+    narrator.tell(f"{start}: {made.replayed_loss!r}; recorded was {made.recorded_loss!r}: {same}.")
 
 
-def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
+def _diagnosis(step: int, run: Path, narrator: Narrator) -> Verdict:
     narrator.act("Why")
-    verdict = diagnose(folder.run, step)
-    write_verdict(folder.run, verdict)
+    verdict = diagnose(run, step)
+    write_verdict(run, verdict)
     cause = verdict.causes[0]
     place = "".join(f" It is line {one.line} of {one.file}." for one in cause.suspects[:1] if one.line is not None)
     tried = counted(len(verdict.experiments), "experiment")
@@ -148,64 +144,55 @@ def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
     return verdict
 
 
-def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:
+def _rollback(step: int, run: Path, narrator: Narrator) -> None:
     narrator.act("Rolling back and skipping it")
-    plan = plan_rollback(folder.run, step)
+    plan = plan_rollback(run, step)
     apply_rollback(plan)
     skipped = counted(len(plan.skip), "sample")
     narrator.tell(f"Back to the checkpoint after {plan.checkpoint}; {skipped} will be skipped.")
     resumed = time.time()
-    settings = replace(settings_of_run(folder.run), skip_list=str(plan.skip_list))
-    loss = train(settings, folder)
-    again = [spike.event.first_step for spike in read_spikes(folder.run).spikes if spike.time > resumed]
+    settings = replace(settings_of_run(run), skip_list=str(plan.skip_list))
+    loss = train(settings, run)
+    again = [spike.event.first_step for spike in read_spikes(run).spikes if spike.time > resumed]
     passed = f"another event at update {again[0]}" if again else "no spike this time"
     narrator.tell(f"Resumed to update {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text.")
 
 
-def _translations(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> None:
+def _translations(scenario: Scenario, run: Path, narrator: Narrator) -> None:
     narrator.act("Held-out sentences, by beam search")
-    translator = open_translator(folder.run)
-    sources, references = scenario.valid[SOURCE], scenario.valid[TARGET]
+    translator = open_translator(run)
+    sources, references = (lines[-NUM_HELD_OUT:] for lines in scenario.texts.values())
     found = [one.text for one in translator.translate(sources, translator.search(beam=5))]
     for source, reference, text in list(zip(sources, references, found, strict=True))[:_NUM_SHOWN]:
         right = "right" if text == reference else f"should be: {reference}"
         narrator.tell(source)
         narrator.tell(f"→ {text} ({right})")
     num_right = sum(text == reference for text, reference in zip(found, references, strict=True))
-    bleu = f"; BLEU {translation_quality(found, references).bleu:.1f}" if find_spec("sacrebleu") else ""
-    narrator.tell(f"{num_right} of {len(references)} are right to the letter{bleu}.")
+    narrator.tell(f"{num_right} of {len(references)} are right to the letter.")
 
 
-def _hidden(recipe: RecipeSettings, planted: Planted, folder: DemoFolder, narrator: Narrator) -> None:
+def _hidden(recipe: RecipeSettings, planted: Planted, run: Path, narrator: Narrator) -> None:
     narrator.act("The same text in batches of 64")
     smaller = replace(recipe, model_dim=64, ffn_dim=128, save_every_updates=None, validate_every_epochs=None)
     changed = replace(smaller, block_size=64, max_sentences=64, max_tokens=None, max_updates=None, max_epochs=1)
-    with out_of_sight(folder.log):
-        train_run(changed, folder.large_batches)
-    log = read_spikes(folder.large_batches)
+    train(changed, run)
+    log = read_spikes(run)
     narrator.tell(
         f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per batch, so one hardly moves the mean. "
         f"The mean loss had {counted(len(log.spikes), 'event')}; {counted(len(log.samples), 'piece')} stood out."
     )
-    worst = read_worst(folder.large_batches, 1).entries
-    if worst:
-        history, decoded = worst[0].history, worst[0].decoded
+    for worst in read_worst(run, 1).entries:
         narrator.tell(
-            f"The worst of {len(read_ledger(folder.large_batches)):,}, {history.mean:.0f} deviations above pieces of its length, is from line "
-            f"{decoded.line}{': the same document' if decoded.line == planted.line else ''}."
+            f"The worst of {len(read_ledger(run)):,}, {worst.history.mean:.0f} deviations above pieces of its length, is from line "
+            f"{worst.decoded.line}{': the same document' if worst.decoded.line == planted.line else ''}."
         )
-        narrator.show(decoded, calm_loss=None)
+        narrator.show(worst.decoded, calm_loss=None)
 
 
-def _report(folder: DemoFolder, narrator: Narrator) -> None:
-    narrator.act("The report")
-    write_file(folder.report.absolute(), page.render_html(gather(folder.run)).encode())
-    narrator.tell(f"{folder.report}, one file that opens anywhere.")
-
-
-def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> bool:
+def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator) -> bool:
     """Play all acts. Returns whether the run was healed and equals an undisturbed one."""
     torch.set_num_threads(_NUM_THREADS)
+    run, untouched = folder / "run", folder / "run-untouched"
     narrator.act("The corpus")
     scenario = make_scenario()
     _, prepared = prepare_data(scenario, folder)
@@ -213,20 +200,19 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narr
     recipe = replace(scenario.recipe, max_updates=_NUM_UPDATES)
     narrator.act(f"Training, {_NUM_UPDATES} updates, with --heal 3")
     narrator.tell(f"At update {_STRUCK} a column of one weight is overwritten in memory. The run is not told.")
-    with out_of_sight(folder.log):
-        train_healing(recipe, folder.run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
+    with out_of_sight(folder):
+        train_healing(recipe, run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
     narrator.act("What the run tells of it")
-    for sentence in (one for chapter in told(folder.run) for one in chapter):
+    for sentence in (one for chapter in told(run) for one in chapter):
         narrator.tell(f"· {sentence}")
     narrator.act("The same training, and nothing happens to it")
-    with out_of_sight(folder.log):
-        train_run(recipe, folder.untouched)
-    same = _weights(folder.run) == _weights(folder.untouched)
+    loss = train(recipe, untouched)
+    same = _weights(run) == _weights(untouched)
     narrator.tell(
-        f"Loss on held-out text: {final_loss(folder.untouched):.3f}; the one that was mended has {final_loss(folder.run):.3f}. "
+        f"Loss on held-out text: {loss:.3f}; the one that was mended has {final_loss(run):.3f}. "
         f"Their weights are {'the same, bit for bit' if same else 'not the same'}."
     )
-    return same and len(read_history(folder.run).acts) > 0
+    return same and len(read_history(run).acts) > 0
 
 
 def _weights(run: Path) -> dict[str, Any]:
@@ -253,31 +239,34 @@ class Strike(Callback):
                 next(one for one in module.parameters() if one.ndim == 2)[:, 0] = 30.0
 
 
-def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepared]:
+def prepare_data(scenario: Scenario, folder: Path) -> tuple[Planted, Prepared]:
     """Train a tokenizer on the clean text, garble one document, write the text and prepare it."""
-    disk.make_directories(folder.corpus)
-    tokenizer = train_subwords("bpe", scenario.train.values(), scenario.vocab_size)
-    tokenizer_file = folder.corpus / tokenizer.file_name
-    write_file(tokenizer_file.absolute(), tokenizer.payload)
-    planted = plant(scenario.train, tokenizer, scenario.recipe, scenario.window)
-    language = list(scenario.train)[-1]
-    text = list(scenario.train[language])
-    text[planted.line - 1] = planted.after
-    splits: dict[str, dict[str, Path]] = {}
-    for split, texts in (("train", {**scenario.train, language: text}), ("valid", scenario.valid)):
-        splits[split] = {name: folder.corpus / f"{split}.{name}" for name in texts}
-        for name, path in splits[split].items():
-            write_file(path.absolute(), "".join(f"{line}\n" for line in texts[name]).encode())
-    planted = replace(planted, file=str(splits["train"][language]))
-    planted.write(folder.planted)
-    return planted, prepare(PrepareSettings(splits=splits, out=folder.data, tokenizer=str(tokenizer_file)))
+    corpus = (folder / "corpus").absolute()
+    disk.make_directories(corpus)
+    clean = {language: lines[:-NUM_HELD_OUT] for language, lines in scenario.texts.items()}
+    tokenizer = train_subwords("bpe", clean.values(), scenario.vocab_size)
+    tokenizer_file = corpus / tokenizer.file_name
+    write_file(tokenizer_file, tokenizer.payload)
+    planted = plant(clean, tokenizer, scenario.recipe, scenario.window)
+    *_, language = clean
+    planted = replace(planted, file=str(folder / "corpus" / f"train.{language}"))
+    write_file((folder / "planted.json").absolute(), encode(asdict(planted)))
+    splits: dict[str, dict[str, Path]] = {"train": {}, "valid": {}}
+    for name, lines in scenario.texts.items():
+        text = list(lines)
+        if name == language:
+            text[planted.line - 1] = planted.after
+        for split, part in (("train", text[:-NUM_HELD_OUT]), ("valid", text[-NUM_HELD_OUT:])):
+            splits[split][name] = folder / "corpus" / f"{split}.{name}"
+            write_file(corpus / f"{split}.{name}", "".join(f"{line}\n" for line in part).encode())
+    return planted, prepare(PrepareSettings(splits=splits, out=folder / "data", tokenizer=str(tokenizer_file)))
 
 
-def train(settings: RecipeSettings, folder: DemoFolder) -> float:
+def train(settings: RecipeSettings, run: Path) -> float:
     """Train or resume to the end and return the held-out loss."""
-    with out_of_sight(folder.log):
-        train_run(settings, folder.run)
-    return final_loss(folder.run)
+    with out_of_sight(run.parent):
+        train_run(settings, run)
+    return final_loss(run)
 
 
 def final_loss(run: Path) -> float:
@@ -287,13 +276,13 @@ def final_loss(run: Path) -> float:
 
 
 @contextlib.contextmanager
-def out_of_sight(log: Path) -> Iterator[None]:
+def out_of_sight(folder: Path) -> Iterator[None]:
     """Let training show its progress bar on a terminal; elsewhere, redirect its output to a file."""
     if sys.stderr.isatty():
         yield
         return
     with (
-        log.open("a", encoding="utf-8") as file,
+        (folder / "training.log").open("a", encoding="utf-8") as file,
         contextlib.redirect_stdout(file),
         contextlib.redirect_stderr(file),
     ):

@@ -14,14 +14,13 @@ def test_no_sentence_comes_twice_and_no_two_have_one_translation() -> None:
     assert len({velan for _, velan in pairs}) == 3000
 
 
-def test_the_verb_comes_last_and_agrees_with_its_subject() -> None:
+def test_adjectives_agree_with_their_noun_in_number() -> None:
     for english, velan in make_pairs(500, seed=2):
-        is_plural = english.split()[0] == "some"
-        if english.split()[0] in ("a", "an", "some"):
-            assert velan.split()[-1].endswith(("aren", "iten") if is_plural else ("ar", "it")), english
+        num_plurals = sum(word.endswith("s") for word in english.split())
+        assert sum(word.endswith("on") for word in velan.split()) >= num_plurals, english
 
 
-def test_a_place_is_said_first_and_adjectives_follow_their_noun() -> None:
-    english, velan = make_pairs(3, seed=1)[-1]
-    assert english == "the king loves some new tables beyond a happy child"
-    assert velan == "belgu mentu nesp le desku nilgon letdon savtar"
+def test_a_place_is_said_first_the_verb_last_and_adjectives_follow_their_noun() -> None:
+    english, velan = make_pairs(5, seed=1)[-1]
+    assert english == "the king cleaned the new rivers beyond the strong cats"
+    assert velan == "kezon pzfumson viyumg doms focifon mijon kriemig"
