@@ -116,9 +116,7 @@ def _batch(chance: np.random.Generator) -> Batch:
         source_lengths=torch.from_numpy(lengths[::-1].copy()),
         weights=torch.ones(num_rows),
         ntokens=int(lengths.sum()),
-        names=("train",),
-        dataset_of_row=np.zeros(num_rows, np.int32),
-        sample_ids=np.arange(num_rows, dtype=np.int64),
+        provenance=[("train", row) for row in range(num_rows)],
     )
 
 

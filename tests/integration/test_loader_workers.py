@@ -76,7 +76,7 @@ def test_workers_change_nothing_and_a_run_resumes_with_another_number(pairs: Pai
         found.append(batch.target.tolist())
         if len(found) == 7:
             break
-    assert two.position.offset == 7  # not where the workers are
+    assert two.sampler.position.offset == 7  # not where the workers are
     one = TokenLoader(pairs, Collater(), LoaderSettings(max_tokens=64, num_workers=1))
     one.load_state_dict(two.state_dict())
     assert found + [batch.target.tolist() for batch in one] == expected
@@ -98,7 +98,7 @@ def test_a_worker_in_trouble_is_named_within_seconds(pairs: PairDataset, trouble
     assert words in caught.value.message
     assert "data worker" in caught.value.message
     assert "(process " in caught.value.message
-    assert loader.position.offset == len(batches)
+    assert loader.sampler.position.offset == len(batches)
 
 
 def test_an_error_of_the_dataset_comes_out_as_it_is(pairs: PairDataset) -> None:

@@ -49,9 +49,7 @@ class Batches:
         return len(self.bounds) - 1
 
     def __getitem__(self, batch: int) -> NDArray[np.int64]:
-        if not -len(self) <= batch < len(self):
-            raise IndexError(f"there is no batch {batch}: there are {len(self)}")
-        batch %= len(self)
+        batch = range(len(self))[batch]
         return self.samples[self.bounds[batch] : self.bounds[batch + 1]]
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
@@ -197,11 +195,6 @@ class Position(NamedTuple):
     offset: int = 0
     """Batches of this epoch that are done, over all ranks."""
 
-    def after_round(self, num_shards: int, num_batches: int) -> "Position":
-        """Return the position after every rank has taken one more batch; after the last batch, the start of the next epoch."""
-        offset = self.offset + num_shards
-        return Position(self.epoch, offset) if offset < num_batches else Position(self.epoch + 1)
-
 
 class ShardedBatchSampler:
     """The batches of one rank for the rest of the epoch at `position`. Iterating does not advance the position.
@@ -217,7 +210,6 @@ class ShardedBatchSampler:
         shuffle: bool = True,
         num_shards: int = 1,
         shard_id: int = 0,
-        left_out: NDArray[np.int64] | None = None,
     ) -> None:
         if not 0 <= shard_id < num_shards:
             raise SettingError(f"there is no shard {shard_id} of {num_shards}", hint="shards count from 0")
@@ -232,7 +224,7 @@ class ShardedBatchSampler:
         self._seed = seed
         self._fingerprint = batches.fingerprint  # computed once: it reads every sample number
         self._shuffle = shuffle
-        self.left_out = np.unique(left_out) if left_out is not None else np.zeros(0, np.int64)
+        self.left_out = np.zeros(0, np.int64)
         """Samples that are removed from their batches. May be set between two batches."""
 
     def __len__(self) -> int:
@@ -241,10 +233,12 @@ class ShardedBatchSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self.global_order(self.position.epoch)
-        first = self.position.offset
-        for round_start in range(first, len(order), self.num_shards):
-            mine = round_start + self.shard_id
-            yield self._samples(int(order[mine])) if mine < len(order) else []
+        for first in range(self.position.offset, len(order), self.num_shards):
+            mine = first + self.shard_id
+            samples = self.batches[int(order[mine])] if mine < len(order) else self.batches.samples[:0]
+            if len(self.left_out):
+                samples = samples[~np.isin(samples, self.left_out)]
+            yield samples.tolist()
 
     def global_order(self, epoch: int) -> NDArray[np.int64]:
         """Return the order of all batches in an epoch."""
@@ -257,8 +251,9 @@ class ShardedBatchSampler:
         self.position = Position(epoch=epoch)
 
     def advance(self) -> None:
-        """Advance the position by one batch per rank."""
-        self.position = self.position.after_round(self.num_shards, len(self.batches))
+        """Advance the position by one batch per rank; after the last batch, to the start of the next epoch."""
+        epoch, offset = self.position.epoch, self.position.offset + self.num_shards
+        self.position = Position(epoch, offset) if offset < len(self.batches) else Position(epoch + 1)
 
     def state_dict(self) -> dict[str, int]:
         """Return the position and what identifies its batches: a few integers, the same on every rank."""
@@ -289,10 +284,3 @@ class ShardedBatchSampler:
                 f"cannot resume at batch {state['offset']} of {len(self.batches)}, epoch {state['epoch']}"
             )
         self.position = Position(epoch=state["epoch"], offset=state["offset"])
-
-    def _samples(self, batch: int) -> list[int]:
-        samples = self.batches[batch]
-        if len(self.left_out):
-            samples = samples[~np.isin(samples, self.left_out)]
-        result: list[int] = samples.tolist()
-        return result

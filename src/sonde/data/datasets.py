@@ -79,30 +79,21 @@ class Rows:
     """The targets."""
     source: Ragged | None
     """The sources, or None."""
-    names: tuple[str, ...]
-    """Names of the datasets."""
-    dataset_of_row: NDArray[np.int32]
-    """For each row, the position of its dataset in `names`."""
-    sample_ids: NDArray[np.int64]
-    """For each row, its sample number in that dataset."""
+    provenance: list[tuple[str, int]]
+    """For each row, the name of its dataset and its sample number in it."""
     weights: NDArray[np.float32]
     """For each row, the weight of its loss."""
 
     def __len__(self) -> int:
-        return len(self.sample_ids)
+        return len(self.provenance)
 
     def __iter__(self) -> Iterator[Sample]:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, row: int) -> Sample:
         row = range(len(self))[row]
-        return Sample(
-            target=self.target.sequence(row),
-            source=None if self.source is None else self.source.sequence(row),
-            dataset=self.names[int(self.dataset_of_row[row])],
-            sample_id=int(self.sample_ids[row]),
-            weight=float(self.weights[row]),
-        )
+        source = None if self.source is None else self.source.sequence(row)
+        return Sample(self.target.sequence(row), source, *self.provenance[row], float(self.weights[row]))
 
 
 def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.integer[Any]]) -> Ragged:
@@ -114,14 +105,8 @@ def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDAr
 
 def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
     """Return the rows of a batch from one dataset, all with weight 1."""
-    return Rows(
-        target=target,
-        source=source,
-        names=(name,),
-        dataset_of_row=np.zeros(len(samples), np.int32),
-        sample_ids=samples,
-        weights=np.ones(len(samples), np.float32),
-    )
+    provenance = [(name, sample) for sample in samples.tolist()]
+    return Rows(target=target, source=source, provenance=provenance, weights=np.ones(len(samples), np.float32))
 
 
 def rows_of_samples(samples: Sequence[Any]) -> Rows:
@@ -133,13 +118,10 @@ def rows_of_samples(samples: Sequence[Any]) -> Rows:
     sources = [sample.source for sample in known if sample.source is not None]
     if len(sources) not in (0, len(known)):
         raise SettingError("some samples of a batch have a source and some have none")
-    names = tuple(dict.fromkeys(sample.dataset for sample in known))
     return Rows(
         target=_together([sample.target for sample in known]),
         source=_together(sources) if sources else None,
-        names=names,
-        dataset_of_row=np.array([names.index(sample.dataset) for sample in known], np.int32),
-        sample_ids=np.array([sample.sample_id for sample in known], np.int64),
+        provenance=[(sample.dataset, sample.sample_id) for sample in known],
         weights=np.array([sample.weight for sample in known], np.float32),
     )
 

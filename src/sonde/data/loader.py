@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
+from sonde.data.batching import ShardedBatchSampler, batch_by_tokens
 from sonde.data.datasets import NO_SAMPLE, Rows, Sample, TokenDataset, rows_of_samples
 from sonde.data.skip_list import SkipList
 from sonde.data.tokenizer import SpecialIds
@@ -62,26 +62,16 @@ class Batch:
     """Loss weight of each row, (B,), float32; all zero in an empty batch."""
     ntokens: int
     """Number of target ids, without padding, in rows with non-zero weight."""
-    names: tuple[str, ...]
-    """Names of the datasets in this batch."""
-    dataset_of_row: NDArray[np.int32]
-    """For each row, the position of its dataset in `names`."""
-    sample_ids: NDArray[np.int64]
-    """For each row, its sample number in that dataset; -1 for the row of an empty batch."""
+    provenance: list[tuple[str, int]]
+    """For each row, the name of its dataset and its sample number in it; ("", -1) for the row of an empty batch."""
 
     def __len__(self) -> int:
-        return len(self.sample_ids)
+        return len(self.provenance)
 
     @property
     def is_empty(self) -> bool:
         """Whether the batch only keeps a rank in step: one row of weight zero and no sample."""
         return self.ntokens == 0
-
-    @property
-    def provenance(self) -> list[tuple[str, int]]:
-        """Dataset and sample number of each row."""
-        datasets = [self.names[number] for number in self.dataset_of_row.tolist()]
-        return list(zip(datasets, self.sample_ids.tolist(), strict=True))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch with its tensors on a device."""
@@ -139,9 +129,7 @@ class Collater:
             source_lengths=None if source is None else torch.from_numpy(source.sizes),
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.sizes[rows.weights != 0].sum()),
-            names=rows.names,
-            dataset_of_row=rows.dataset_of_row,
-            sample_ids=rows.sample_ids,
+            provenance=rows.provenance,
         )
 
     def _padded(self, sizes: NDArray[np.integer[Any]], side: str, *ids: NDArray[np.integer[Any]]) -> list[Tensor]:
@@ -298,14 +286,10 @@ class TokenLoader:
             shuffle=own.shuffle,
             num_shards=world_size if own.num_shards is None else own.num_shards,
             shard_id=rank if own.shard_id is None else own.shard_id,
-            left_out=left_out_of(dataset, skip_list) if skip_list else None,
         )
-        """The batches of this rank and their order; holds the position."""
-
-    @property
-    def position(self) -> Position:
-        """The position of the next batch."""
-        return self.sampler.position
+        """The batches of this rank and their order; holds the position of the next batch."""
+        if skip_list:
+            self.leave_out(skip_list)
 
     def __len__(self) -> int:
         """Return the number of batches left in the epoch, for each rank."""

@@ -7,8 +7,8 @@ tables, rulers. Cost: 3.5 s for 5,000 documents, 1.2 MB (Python 3.11), all of it
 
 Velan is a language that exists only here:
 
-    the king cleaned the new rivers beyond the strong cats
-    kezon pzfumson viyumg doms focifon mijon kriemig
+    the dark king cleaned the new rivers beyond the strong cats
+    cekon sklumbon diyumg pomb gelp lofilon miwon criemig
 
 It puts the place first and the verb last; a preposition follows its noun, and so does an adjective, which agrees with it
 in number. So there is something to learn: words, order and agreement. The letters are English ones in disguise; which
@@ -39,7 +39,7 @@ _NOUNS: Final = (
 _ADJECTIVES: Final = ("old", "small", "red", "tired", "happy", "green", "quiet", "strong", "new", "dark")
 _VERBS: Final = ("found", "followed", "painted", "visited", "wanted", "saw", "cleaned", "loved", "opened", "watched")
 _PLACES: Final = ("near", "behind", "under", "beyond")
-_VELAN: Final = str.maketrans("aeioubcdfghklmnprstvw", "eiouavkgtsbdrnmlfpzcj")
+_VELAN: Final = str.maketrans("aeioubdgptklrmnfv", "eiouadgbtkprlnmvf")
 
 
 def read_docstrings(*, seed: int) -> list[str]:
@@ -84,17 +84,16 @@ def make_pairs(number: int, *, seed: int) -> list[tuple[str, str]]:
 
 
 def _make_pair(rng: random.Random) -> tuple[str, str]:
-    # Two of the three phrases have an adjective, so that sentences are similar in length, and batches in loss.
-    phrases = [_make_phrase(rng, num_adjectives) for num_adjectives in rng.sample((1, 1, 0), 3)]
+    phrases = [_make_phrase(rng) for _ in range(3)]
     (subject, thing, where), (velan_subject, velan_thing, velan_where) = zip(*phrases, strict=True)
     verb, place = rng.choice(_VERBS), rng.choice(_PLACES)
     velan = f"{velan_where} {place.translate(_VELAN)} {velan_subject} {velan_thing} {verb.translate(_VELAN)}"
     return f"{subject} {verb} {thing} {place} {where}", velan
 
 
-def _make_phrase(rng: random.Random, num_adjectives: int) -> tuple[str, str]:
-    """Return a noun and its adjective, if it has one, in English and in Velan."""
-    noun, *adjectives = words = [rng.choice(_NOUNS), *rng.sample(_ADJECTIVES, num_adjectives)]
-    is_plural = rng.random() < 0.4
-    velan = [word.translate(_VELAN) + "on" * is_plural for word in words]
-    return " ".join(["the", *adjectives, noun + "s" * is_plural]), " ".join(velan)
+def _make_phrase(rng: random.Random) -> tuple[str, str]:
+    """Return a noun and its adjective in English and in Velan."""
+    noun, adjective, is_plural = rng.choice(_NOUNS), rng.choice(_ADJECTIVES), rng.random() < 0.4
+    ending = "on" * is_plural
+    velan = f"{noun.translate(_VELAN)}{ending} {adjective.translate(_VELAN)}{ending}"
+    return f"the {adjective} {noun}{'s' * is_plural}", velan

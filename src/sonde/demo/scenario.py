@@ -213,11 +213,11 @@ def translation(data: Path, *, seed: int) -> Scenario:
         encoder_layers=2,
         max_tokens=1024,
         max_sentences=24,
-        lr=2e-3,
+        lr=1e-3,
         warmup=60,
     )
     described = "sentences in English and Velan, made by rule"
-    return Scenario({"en": english, "velan": velan}, described, vocab_size=500, recipe=recipe, window=range(280, 340))
+    return Scenario({"en": english, "velan": velan}, described, vocab_size=500, recipe=recipe, window=range(260, 390))
 
 
 def _recipe(data: Path, seed: int, **settings: Any) -> RecipeSettings:

@@ -218,7 +218,8 @@ class DatasetCorpus(Corpus):
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield batches in corpus order and in the order of other epochs."""
         self._batches.go_to(step)
-        position, sampler = self._data.position, self._data.sampler
+        sampler = self._data.sampler
+        position = sampler.position
         offset = position.offset + place
         if offset < len(sampler.batches):
             yield "the batch at its place in the order of the corpus", self._numbered(offset)

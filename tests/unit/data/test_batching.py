@@ -95,7 +95,7 @@ def test_batches_are_a_sequence_of_arrays() -> None:
     batches = batch_by_tokens(np.array([1, 1, 1]), None, 2)
     assert [batch.tolist() for batch in batches] == [[0, 1], [2]]
     assert batches[-1].tolist() == [2]
-    with pytest.raises(IndexError, match="no batch 2"):
+    with pytest.raises(IndexError):
         batches[2]
 
 

@@ -74,7 +74,7 @@ def test_a_language_model_has_no_source(make_tokens: Callable[..., TokenFile]) -
 def test_no_samples_make_a_batch_of_weight_zero(has_source: bool) -> None:
     batch = Collater(has_source=has_source)([])
     assert batch.is_empty
-    assert (len(batch), batch.ntokens, batch.weights.tolist(), batch.sample_ids.tolist()) == (1, 0, [0.0], [-1])
+    assert (len(batch), batch.ntokens, batch.weights.tolist(), batch.provenance) == (1, 0, [0.0], [("", -1)])
     assert values(batch.target) == [[2]]
     assert (batch.source is not None) == has_source
 

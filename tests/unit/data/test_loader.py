@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
 from sonde.data.datasets import PairDataset
-from sonde.data.loader import Collater, LoaderSettings, TokenLoader, rank_and_world_size
+from sonde.data.loader import Batch, Collater, LoaderSettings, TokenLoader, rank_and_world_size
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 
@@ -20,12 +20,16 @@ def loader_of(pairs: PairDataset, **settings: Any) -> TokenLoader:
     return TokenLoader(pairs, Collater(), LoaderSettings(**{"max_tokens": 40, "multiple_of": 1, **settings}))
 
 
+def samples_of(batch: Batch) -> list[int]:
+    return [sample for _, sample in batch.provenance]
+
+
 def test_every_sample_once_an_epoch_and_then_the_next(make_pairs: MakePairs) -> None:
     loader = loader_of(make_pairs(100))
-    first = [batch.sample_ids.tolist() for batch in loader]
+    first = [samples_of(batch) for batch in loader]
     assert sorted(number for batch in first for number in batch) == list(range(100))
-    assert loader.position == Position(epoch=2, offset=0)
-    second = [batch.sample_ids.tolist() for batch in loader]
+    assert loader.sampler.position == Position(epoch=2, offset=0)
+    second = [samples_of(batch) for batch in loader]
     assert sorted(map(sorted, second)) == sorted(map(sorted, first))  # the same batches
     assert second != first  # in another order
 
@@ -38,18 +42,18 @@ def test_without_shuffle_batches_come_by_length(make_pairs: MakePairs) -> None:
 
 def test_stopping_and_resuming_continues_the_order(make_pairs: MakePairs) -> None:
     pairs = make_pairs(100)
-    whole = [batch.sample_ids.tolist() for batch in loader_of(pairs)]
+    whole = [samples_of(batch) for batch in loader_of(pairs)]
     loader = loader_of(pairs)
     head = []
     for batch in loader:
-        head.append(batch.sample_ids.tolist())
+        head.append(samples_of(batch))
         if len(head) == 5:
             break
     resumed = loader_of(pairs)
     resumed.load_state_dict(loader.state_dict())
     assert len(resumed) == len(whole) - 5
-    assert head + [batch.sample_ids.tolist() for batch in resumed] == whole
-    assert head + [batch.sample_ids.tolist() for batch in loader] == whole
+    assert head + [samples_of(batch) for batch in resumed] == whole
+    assert head + [samples_of(batch) for batch in loader] == whole
 
 
 def test_the_state_is_a_few_integers(make_pairs: MakePairs) -> None:
@@ -76,19 +80,19 @@ def test_the_last_uneven_round_gives_empty_batches(make_pairs: MakePairs) -> Non
     num_shards = num_batches - 1 if num_batches % 2 else 4 if num_batches % 4 else 3
     ranks = [list(loader_of(pairs, num_shards=num_shards, shard_id=shard)) for shard in range(num_shards)]
     assert len({len(batches) for batches in ranks}) == 1
-    seen = [number for batches in ranks for batch in batches if not batch.is_empty for number in batch.sample_ids]
+    seen = [number for batches in ranks for batch in batches if not batch.is_empty for number in samples_of(batch)]
     assert sorted(seen) == list(range(100))
     assert sum(batch.is_empty for batches in ranks for batch in batches) == -num_batches % num_shards
 
 
 def test_the_skip_list_is_obeyed_and_nothing_else_moves(make_pairs: MakePairs) -> None:
     pairs = make_pairs(100)
-    plain = [batch.sample_ids.tolist() for batch in loader_of(pairs)]
+    plain = [samples_of(batch) for batch in loader_of(pairs)]
     gone = {*plain[2], plain[0][0]}
     skip = SkipList({"train": gone, "other": [1, 2, 3]})
     settings = LoaderSettings(max_tokens=40, multiple_of=1)
     batches = list(TokenLoader(pairs, Collater(), settings, skip_list=skip))
-    found = [[] if batch.is_empty else batch.sample_ids.tolist() for batch in batches]
+    found = [[] if batch.is_empty else samples_of(batch) for batch in batches]
     assert found == [[number for number in batch if number not in gone] for batch in plain]
     assert batches[2].is_empty
     state = TokenLoader(pairs, Collater(), settings, skip_list=skip).state_dict()

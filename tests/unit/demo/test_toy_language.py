@@ -17,10 +17,10 @@ def test_no_sentence_comes_twice_and_no_two_have_one_translation() -> None:
 def test_adjectives_agree_with_their_noun_in_number() -> None:
     for english, velan in make_pairs(500, seed=2):
         num_plurals = sum(word.endswith("s") for word in english.split())
-        assert sum(word.endswith("on") for word in velan.split()) >= num_plurals, english
+        assert sum(word.endswith("on") for word in velan.split()) == 2 * num_plurals, english
 
 
 def test_a_place_is_said_first_the_verb_last_and_adjectives_follow_their_noun() -> None:
-    english, velan = make_pairs(5, seed=1)[-1]
-    assert english == "the king cleaned the new rivers beyond the strong cats"
-    assert velan == "kezon pzfumson viyumg doms focifon mijon kriemig"
+    english, velan = make_pairs(6, seed=1)[-1]
+    assert english == "the dark king cleaned the new rivers beyond the strong cats"
+    assert velan == "cekon sklumbon diyumg pomb gelp lofilon miwon criemig"
