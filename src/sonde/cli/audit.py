@@ -5,7 +5,7 @@ import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
@@ -84,7 +84,7 @@ def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None
         report = stack.enter_context(progress_on(Console(stderr=True)))
         file = stack.enter_context(output_file(options.findings)) if options.findings else None
         on_progress = functools.partial(report, "audit", "")
-        on_finding = functools.partial(_write, file, corpus) if file else None
+        on_finding = (lambda finding: file.write(encode(_as_json(finding, corpus)))) if file else None
         told: dict[str, Any] = {"num_under_way": num_under_way, "on_progress": on_progress, "on_finding": on_finding}
         done = audit_corpus(corpus, settings, executor=pool, **told)
     if options.html:
@@ -159,10 +159,6 @@ def render_html(done: Audit) -> str:
     counted = section("Kinds", table(("kind", "found", "share", "of all"), kinds, right=("found", "share")))
     foot = tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus.")
     return document(f"{done.corpus.paths[0].name} – sonde audit", head, counted, parts, foot)
-
-
-def _write(file: BinaryIO, corpus: Corpus, finding: Finding) -> None:
-    file.write(encode(_as_json(finding, corpus)))
 
 
 def _as_json(finding: Finding, corpus: Corpus) -> dict[str, object]:

@@ -135,12 +135,9 @@ def smoothed(values: Floats, window: int) -> Floats:
     """Return the running mean over the last `window` values, fewer at the start."""
     if window == 1 or len(values) == 0:
         return values
-    # Differences of one cumulative sum; subtracting the mean first keeps it small.
-    middle = values.mean()
-    sums = np.concatenate([[0.0], np.cumsum(values - middle)])
-    last = np.arange(1, len(values) + 1)
-    first = np.maximum(last - window, 0)
-    means: Floats = (sums[last] - sums[first]) / (last - first) + middle
+    middle = values.mean()  # subtracted first, so that the sums stay small
+    sums = np.convolve(values - middle, np.ones(window))[: len(values)]
+    means: Floats = sums / np.minimum(np.arange(len(values)) + 1, window) + middle
     return means
 
 

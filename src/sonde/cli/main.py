@@ -56,7 +56,7 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("generate", "score"), "translate"),
     **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
     "inspect": "prepare",
-    "report": "show",
+    **dict.fromkeys(("plot", "report"), "show"),
     "rollback": "diagnose",
     **dict.fromkeys(("skip", "worst"), "spikes"),
     "completion": "main",

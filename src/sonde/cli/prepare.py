@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +23,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from sonde.cli.terminal import picked, print_rows, screen, tell
-from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
-from sonde.data.binarise import BadLine, OnProgress, PrepareSettings
+from sonde.data.batching import batch_by_tokens, padding_efficiency
+from sonde.data.binarise import OnProgress, PrepareSettings
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory, link_fairseq_names
 from sonde.data.text_blocks import open_executor
@@ -87,7 +87,11 @@ def prepare(options: PrepareOptions) -> None:
     reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
     console.print(f"{options.out} took {wording.duration(time.monotonic() - started)}{reused}", markup=False)
     if done.bad_lines:
-        _show_bad_lines(console, options.out, done.bad_lines)
+        counts = Counter(line.kind for line in done.bad_lines)
+        told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        console.print(f"bad lines: {told}; all of them in {options.out / 'bad-lines.txt'}", style="yellow")
+    for line in done.bad_lines[:_NUM_BAD_SHOWN]:
+        console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)
     if options.layout == "fairseq":
         made = link_fairseq_names(directory)
         console.print(f"for fairseq: {', '.join(path.name for path in made)}", markup=False)
@@ -133,14 +137,6 @@ def progress_on(console: Console) -> Iterator[OnProgress]:
         yield report
 
 
-def _show_bad_lines(console: Console, out: Path, bad: Sequence[BadLine]) -> None:
-    counts = Counter(line.kind for line in bad)
-    text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    console.print(f"bad lines: {text}; all of them in {out / 'bad-lines.txt'}", style="yellow")
-    for line in bad[:_NUM_BAD_SHOWN]:
-        console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)
-
-
 def inspect(
     data: Path,
     /,
@@ -184,7 +180,11 @@ def inspect(
         _show_files(console, directory)
         for language, tokens in files.items():
             _show_histogram(console, f"{split}.{language}", tokens.sizes)
-        console.print(f"\nat max_tokens {max_tokens:,}: {_batches_text(batches, efficiency)}")
+        shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
+        mean, num_long = len(batches.samples) / max(1, len(batches)), len(batches.skipped)
+        long = f"; {num_long:,} samples are longer than that" if num_long else ""
+        console.print(f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {mean:.1f} samples")
+        console.print(f"real tokens in a padded batch: {shares}{long}")
         _show_samples(console, samples)
         if verify:
             console.print("\nevery byte is as it was written")
@@ -242,13 +242,6 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
     print_rows(console, columns, rows)
     for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
         console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
-
-
-def _batches_text(batches: Batches, efficiency: dict[str, float]) -> str:
-    shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
-    mean = len(batches.samples) / max(1, len(batches))
-    long = f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else ""
-    return f"{len(batches):,} batches of {mean:.1f} samples; real tokens in a padded batch: {shares}{long}"
 
 
 def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:

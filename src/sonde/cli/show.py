@@ -1,14 +1,23 @@
-"""`sonde show RUN`: show the manifest, record files and metrics of a run. `sonde report RUN -o report.html`: write everything about it to one file that can be sent on."""
+"""Three ways to look at one run.
 
+`sonde show RUN`: show its manifest, record files and metrics. `sonde plot RUN loss lr`: draw its curves in the terminal,
+with its spikes marked: eight braille dots per character, the scale on the left, events marked below the axis. `sonde
+report RUN -o report.html`: write everything about it to one file that can be sent on.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import print_indented, print_rows, tell
+from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
 from sonde.errors import SettingError
 from sonde.heal.history import told
 from sonde.records.catalog import run_status
@@ -19,8 +28,21 @@ from sonde.records.manifest import Manifest, read_manifest
 from sonde.records.reader import damage_text
 from sonde.records.storage import write_anywhere
 from sonde.report import markdown, wording
+from sonde.report.curve import Curve, Floats, Integers, thin
 from sonde.report.facts import gather
 from sonde.report.html import page
+from sonde.report.run_curves import RunCurves
+from sonde.spikes.spike_log import read_spikes
+
+GUTTER: Final = 11
+"""Width of the scale on the left, in characters."""
+_MAX_WIDTH: Final = 160
+_PIPED_WIDTH: Final = 100
+_MIN_COLUMNS: Final = 20
+# Dots of a character by column and row: Unicode numbers them down the left side, then down the right; the bottom two
+# come last.
+_DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_BRAILLE: Final = 0x2800
 
 
 def show(run: Path, /, *, json: bool = False) -> None:
@@ -86,6 +108,111 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
 def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:
     damage = Text(damage_text(one["num_bad"]), style="red")
     return one["kind"], one["rank"], f"{one['num_records']:,}", wording.size(one["num_bytes"]), damage
+
+
+def plot(
+    run: Path,
+    /,
+    *names: str,
+    from_: Annotated[int | None, Parameter(name="--from")] = None,
+    to: int | None = None,
+) -> None:
+    """Draw curves of a run in the terminal, with its spikes marked.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    names
+        What to draw: `loss`, `lr`, or any logged name; `bleu` finds `val.bleu` (default: `loss`).
+    from_
+        First step to draw.
+    to
+        Last step to draw.
+    """
+    if from_ is not None and to is not None and from_ > to:
+        raise SettingError(f"--from {from_} comes after --to {to}")
+    read_manifest(run)
+    curves = RunCurves(run)
+    found = [curves.find(name) for name in names or ("loss",)]
+    events = [spike.event.first_step for spike in read_spikes(run).spikes]
+    size = shutil.get_terminal_size((_PIPED_WIDTH, 24))
+    width = max(min(size.columns, _MAX_WIDTH), GUTTER + _MIN_COLUMNS)
+    height = max(min(size.lines // len(found) - 5, 16), 6)
+    console = SafeConsole(width=width if sys.stdout.isatty() else _MAX_WIDTH)
+    for place, name in enumerate(found):
+        if place:
+            console.print()
+        curve = curves.read(name).between(from_, to)
+        console.print(draw(curve, events, width=width, height=height))
+    for file, num_bad in curves.num_bad.items():
+        if num_bad:
+            console.print(f"{damage_text(num_bad)} in {file}", style="red")
+
+
+def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12) -> Text:
+    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the lines of the curve."""
+    columns = width - GUTTER
+    shown = curve.finite()
+    if not len(shown):
+        hint = "none of them is finite" if len(curve) else "no step lies in the range that was asked for"
+        raise SettingError(f"{curve.name} has no value to show", hint=hint)
+    low, high = float(shown.values.min()), float(shown.values.max())
+    first, last = int(curve.steps.min()), int(curve.steps.max())
+    canvas = np.zeros((height, columns), np.int64)
+    _draw(canvas, thin(shown, 8 * columns), (first, last), (low, high))
+    labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
+    drawn = Text.assemble((_title(curve), "bold"), "\n")
+    for place, line in enumerate(canvas.tolist()):
+        label = f"{labels[place]:.4g} ┤" if place in labels else "│"
+        dots = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
+        drawn.append(f"{label:>{GUTTER}}", "dim").append(f"{dots}\n", "cyan")
+    axis = f"{'└':>{GUTTER}}{'─' * columns}\n{' ' * GUTTER}{_ends(first, last, columns)}"
+    marks = _marks(curve, events, (first, last), columns)
+    return drawn.append(axis, "dim").append(f"\n{marks}" if marks else "", "red")
+
+
+def _draw(canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
+    num_rows, num_columns = 4 * canvas.shape[0], 2 * canvas.shape[1]
+    across = _places(curve.steps.astype(np.float64), steps, num_columns)
+    up = _places(curve.values, values, num_rows)
+    points = list(zip(across.tolist(), up.tolist(), strict=True))
+    for (x, y), (next_x, next_y) in pairwise([*points, points[-1]]):
+        num = max(abs(next_x - x), abs(next_y - y), 1)
+        for part in range(num + 1):
+            column, row = round(x + (next_x - x) * part / num), num_rows - 1 - round(y + (next_y - y) * part / num)
+            canvas[row // 4, column // 2] |= _DOTS[column % 2][row % 4]
+
+
+def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
+    low, high = limits
+    if high <= low:
+        return np.full(len(values), (num - 1) // 2)
+    return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
+
+
+def _title(curve: Curve) -> str:
+    broken = len(curve.broken())
+    parts = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
+    parts += [f"{broken:,} not finite"] if broken else []
+    return f"{wording.visible(curve.name)}  {', '.join(parts)}"
+
+
+def _ends(first: int, last: int, columns: int) -> str:
+    left, middle, right = str(first), str((first + last) // 2), str(last)
+    if first == last:
+        return left
+    room = columns - len(left) - len(right)
+    return left + (middle.center(room) if room > len(middle) + 2 else " " * max(room, 1)) + right
+
+
+def _marks(curve: Curve, events: Sequence[int], steps: tuple[int, int], columns: int) -> str:
+    line = [" "] * columns
+    for sign, marked in (("✕", curve.broken().steps.tolist()), ("▲", events)):
+        within = [step for step in marked if steps[0] <= step <= steps[1]]
+        for place in _places(np.array(within, np.float64), steps, columns).tolist():
+            line[place] = sign
+    return (" " * GUTTER + "".join(line)).rstrip()
 
 
 def report(

@@ -46,11 +46,7 @@ def guarded() -> Iterator[None]:
 
 def data_output() -> TextIO:
     """Return the stream for output that must be exact: unfiltered standard output, or the filtered one on a terminal."""
-    return sys.stdout if sys.stdout.isatty() else _unguarded()
-
-
-def _unguarded() -> TextIO:
-    return getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
 
 
 class SafeConsole(Console):

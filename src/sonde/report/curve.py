@@ -115,11 +115,11 @@ def sparkline(curve: Curve, width: int = 60) -> str:
 
 def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
     """Return one panel. Non-finite values of `whole` are marked; if there are many, an evenly spread selection is."""
-    broken = None if whole is None else whole.broken()
-    marks = []
-    if broken is not None and len(broken):
-        chosen = np.unique(np.linspace(0, len(broken) - 1, min(len(broken), _MAX_BROKEN)).astype(np.int64))
-        found = zip(broken.steps[chosen].tolist(), broken.values[chosen].tolist(), strict=True)
+    marks: list[list[Any]] = []
+    if whole is not None:
+        broken = whole.broken()
+        spread = broken.at(slice(None, None, len(broken) // _MAX_BROKEN + 1))
+        found = zip(spread.steps.tolist(), spread.values.tolist(), strict=True)
         marks = [[step, number(value)] for step, value in found]
     return {"title": visible(title), "height": height, "lines": lines, "broken": marks}
 

@@ -125,11 +125,6 @@ class RunFacts:
     """What could not be read, one sentence each."""
 
     @property
-    def name(self) -> str:
-        """The name of the run: that of its directory."""
-        return self.directory.name
-
-    @property
     def last_step(self) -> int | None:
         """The last known step; None if there is none."""
         curves = [self.curves[title] for title in (LOSS, VALIDATION_LOSS) if title in self.curves]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.cli.plot import GUTTER, draw
+from sonde.cli.show import GUTTER, draw
 from sonde.errors import SettingError
 from sonde.report.curve import Curve
 

@@ -32,7 +32,7 @@ _STEPS_AROUND: Final = 40
 
 def render_html(facts: RunFacts) -> str:
     """Render the report as an HTML document."""
-    return document(f"{facts.name} – sonde report", whole_report(facts, curves(facts)))
+    return document(f"{facts.directory.name} – sonde report", whole_report(facts, curves(facts)))
 
 
 def whole_report(facts: RunFacts, drawn: Child) -> list[Child]:
@@ -70,10 +70,12 @@ class InlineRun:
         """The facts as plain data."""
 
     def _repr_html_(self) -> str:
-        page = document(self.facts.name, curves(self.facts), sections.events(self.facts.events))
+        page = document(self.facts.directory.name, curves(self.facts), sections.events(self.facts.events))
         # Not through `tag`, which would replace invisible characters: the page itself is already escaped.
         source = page.replace("&", "&amp;").replace('"', "&quot;")
-        frame = tag("iframe", sandbox="allow-scripts", width="100%", height=640, title=f"run {self.facts.name}")
+        frame = tag(
+            "iframe", sandbox="allow-scripts", width="100%", height=640, title=f"run {self.facts.directory.name}"
+        )
         return frame.replace("<iframe ", f'<iframe frameborder="0" srcdoc="{source}" ', 1)
 
     def __repr__(self) -> str:
@@ -81,7 +83,7 @@ class InlineRun:
         loss = facts.curves.get(LOSS)
         drawn = f"loss {sparkline(loss)} {wording.number(float(loss.values[-1]))}" if loss else "no loss"
         told = f"{facts.status}, step {wording.number(facts.last_step)}, {len(facts.events)} events, {drawn}"
-        return f"{facts.name}: {told}"
+        return f"{facts.directory.name}: {told}"
 
 
 def curves(facts: RunFacts) -> Markup:

@@ -45,7 +45,7 @@ def head(facts: RunFacts) -> Markup:
     manifest, kicker = facts.manifest, tag("p", "sonde report", class_="kicker")
     status = tag("p", state(facts.status, manifest), class_="state")
     about = pairs(origin(facts, manifest)) if manifest is not None else None
-    return tag("header", kicker, tag("h1", facts.name), status, about, figures(facts))
+    return tag("header", kicker, tag("h1", facts.directory.name), status, about, figures(facts))
 
 
 def notices(facts: RunFacts) -> Markup | None:
