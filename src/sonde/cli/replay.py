@@ -18,6 +18,7 @@ from rich.text import Text
 
 from sonde.cli.flags import Script, command_of
 from sonde.cli.terminal import needs, number_text, print_rows, tell
+from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch, order_of_process, write_answer
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
 _NUM_ROWS: Final = 20
 _TIMEOUT_SECONDS: Final = 600.0
 
+if TYPE_CHECKING:
+    Flags = dict[str, Any]
+else:
+    Flags = flags_of(ReplayOptions, leave_out=())
+
 
 def replay(
     run: Path,
     /,
     *command: str,
     step: int,
-    changes: Annotated[ReplayOptions, Parameter(name="*")] = ReplayOptions(),
+    flags: Annotated[Flags, Parameter(name="*")] | None = None,
     script: Script = Script(),
     checkpoints: str | None = None,
     dump: bool = False,
@@ -62,6 +68,7 @@ def replay(
         Print one JSON document instead of text.
     """
     needs("sonde replay", "torch")
+    changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
     started = command_of(run, command, script, changes)
     if started is not None and (changes.world_size is not None or changes.data is not None):
