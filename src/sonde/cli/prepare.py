@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from sonde.cli.terminal import picked, print_rows, screen, tell
-from sonde.data.batching import batch_by_tokens, padding_efficiency
+from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
 from sonde.data.binarise import OnProgress, PrepareSettings
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory, link_fairseq_names
@@ -173,18 +173,14 @@ def inspect(
     lengths = np.stack([tokens.sizes for tokens in files.values()], axis=1)
     counted = lengths if len(files) == 2 else lengths.max(axis=1)
     batches = batch_by_tokens(counted, max_tokens, multiple_of=8, too_long="skip")
-    samples = _samples(directory, files, [0] if sample is None else sample)
+    samples = _samples(directory, files, sample or [0])
     efficiency = {language: padding_efficiency(tokens.sizes, batches) for language, tokens in files.items()}
 
     def show(console: Console) -> None:
         _show_files(console, directory)
         for language, tokens in files.items():
             _show_histogram(console, f"{split}.{language}", tokens.sizes)
-        shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
-        mean, num_long = len(batches.samples) / max(1, len(batches)), len(batches.skipped)
-        long = f"; {num_long:,} samples are longer than that" if num_long else ""
-        console.print(f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {mean:.1f} samples")
-        console.print(f"real tokens in a padded batch: {shares}{long}")
+        console.print(f"\nat max_tokens {max_tokens:,}: {_batches_text(batches, efficiency)}")
         _show_samples(console, samples)
         if verify:
             console.print("\nevery byte is as it was written")
@@ -242,6 +238,13 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
     print_rows(console, columns, rows)
     for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
         console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
+
+
+def _batches_text(batches: Batches, efficiency: dict[str, float]) -> str:
+    shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
+    mean = len(batches.samples) / max(1, len(batches))
+    long = f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else ""
+    return f"{len(batches):,} batches of {mean:.1f} samples; real tokens in a padded batch: {shares}{long}"
 
 
 def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
