@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from sonde.errors import SettingError
 from sonde.records.journal import StepRecord, read_steps
@@ -48,15 +48,6 @@ def open_case(run: Path, step: int | None = None) -> "Case":
         raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
     spike = next((one for one in log.spikes if one.event.first_step <= step <= one.event.last_step), None)
     return Case(run=run, manifest=manifest, step=step, steps=steps, spike=spike, log=log, calm=_calm(steps, log, step))
-
-
-class Jump(NamedTuple):
-    """A value that changed from one step to the next."""
-
-    step: int
-    """The step with the new value."""
-    before: float
-    now: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,18 +98,6 @@ class Case:
     def is_skipped(self) -> bool:
         """Whether the update was skipped and the weights did not change."""
         return self.record.skipped is not None
-
-    def jumps(self, name: str, *, ratio: float, within: int) -> list[Jump]:
-        """Return where a recorded value changed by more than `ratio` between steps, in the last `within` steps, newest first."""
-        found = []
-        for number in range(self.step, max(self.step - within, 1), -1):
-            now, before = self.steps.get(number), self.steps.get(number - 1)
-            if now is None or before is None:
-                continue
-            value, old = getattr(now, name), getattr(before, name)
-            if min(value, old) > 0 and max(value / old, old / value) >= ratio:
-                found.append(Jump(number, old, value))
-        return found
 
     def recorded_samples(self) -> dict[int, list[tuple[str, int]]]:
         """Return the recorded samples of the step, by rank; only the records of an event have them."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any, Final, TypeVar
 
 from sonde.errors import SondeError
@@ -18,10 +19,10 @@ from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.readings import Readings, UsualSigns
-from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see, surprise
-from sonde.forensics.seams import ACTIVATION, GRADIENT, Corpus, Name, Row, SampleLoss
+from sonde.forensics.samples_seen import Reference, SeenSample, see, surprise
+from sonde.forensics.seams import GRADIENT, Corpus, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
-from sonde.forensics.verdict import ModuleStatistics, Suspect
+from sonde.forensics.verdict import Suspect
 from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 
@@ -144,19 +145,13 @@ class Evidence:
 
     def normal_before(self, step: int) -> float:
         """Return the median loss of the steps before one from which on the run was another."""
-        before = [one.loss for number, one in self.case.steps.items() if step - 64 <= number < step]
-        return sorted(before)[len(before) // 2] if before else self.case.losses.median
+        before = Spread([one.loss for number, one in self.case.steps.items() if step - 64 <= number < step])
+        return before.median if len(before) else self.case.losses.median
 
     @cached_property
     def calm_modules(self) -> dict[tuple[str, str], float]:
         """The norms of activations and gradients for another batch, by module and kind."""
         return {(one.module, one.kind): one.norm for one in self.lab.calm_modules()}
-
-    @cached_property
-    def first_broken(self) -> ModuleStatistics | None:
-        """The first activation, in order of execution, that is not finite; if there is none, the first such gradient."""
-        bad = [one for one in self.made.modules if one.num_nonfinite]
-        return next((one for kind in (ACTIVATION, GRADIENT) for one in bad if one.kind == kind), None)
 
     @property
     def corpus(self) -> Corpus | None:
@@ -176,7 +171,7 @@ class Evidence:
     def reference(self) -> Reference:
         """Samples that represent usual ones, at this state."""
         rows, samples = self._compared
-        return make_reference(samples, self._num_characters(rows))
+        return Reference(samples, self._num_characters(rows))
 
     @cached_property
     def _compared(self) -> tuple[list[Row], list[SampleLoss]]:
@@ -209,8 +204,8 @@ class Evidence:
     @cached_property
     def batch_z(self) -> float:
         """How far the samples of the batch are above usual ones on average, in deviations of other batches."""
-        means = [_mean(self.reference.losses_z(one.samples)) for one in self.state.others]
-        own = _mean([one.z for one in self.samples])
+        means = [fmean(self.reference.losses_z(one.samples) or [math.nan]) for one in self.state.others]
+        own = fmean([one.z for one in self.samples] or [math.nan])
         return Spread(means).z(own) if math.isfinite(own) else math.inf
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
@@ -277,10 +272,6 @@ def told_of_gradients(evidence: Evidence) -> list[str]:
     for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
         told += [f"the gradient of {module} is {ratio:.2g} times that of a calm step"] if ratio > 2 else []
     return told
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
 
 
 def _name(sample_id: object) -> Name:

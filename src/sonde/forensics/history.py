@@ -80,29 +80,19 @@ class LaterSkip(NamedTuple):
 
 def read_skip_history(run: Path) -> list[LaterSkip]:
     """Return what was added to the run's skip list, and from which step on it applied."""
-    skips: list[LaterSkip] = []
-    num_told = 0
-    """How many of `skips` were on the list when the current start began."""
-    first_step = 1
+    skips, listed, first = list[LaterSkip](), list[LaterSkip](), 1
     for record in read_events(run, "start", "resume", SKIP):
+        if record["event"] == SKIP:
+            samples = record.get("samples")
+            if isinstance(samples, dict):
+                numbers = {str(name): [int(one) for one in numbers] for name, numbers in samples.items()}
+                skips.append(LaterSkip(SkipList(numbers)))
+            continue
         if record["event"] == "start":
-            skips = _in_force(skips, num_told, first_step)
-            num_told, first_step = len(skips), 1
-        elif record["event"] == SKIP:
-            skips += _added(record)
+            listed, first = skips, 1  # what is on the list is skipped from the first step of this start on
         elif isinstance(record.get("step"), int):
-            first_step = record["step"] + 1
-    return _in_force(skips, num_told, first_step)
-
-
-def _in_force(skips: list[LaterSkip], num_told: int, first_step: int) -> list[LaterSkip]:
-    """Mark the first `num_told` skips as effective from `first_step`; a start may have gone back further than an earlier one."""
-    told = [one._replace(first_step=min(first_step, one.first_step or first_step)) for one in skips[:num_told]]
-    return [*told, *skips[num_told:]]
-
-
-def _added(record: Record) -> list[LaterSkip]:
-    samples = record.get("samples")
-    if not isinstance(samples, dict):
-        return []
-    return [LaterSkip(SkipList({str(name): [int(one) for one in numbers] for name, numbers in samples.items()}))]
+            first = record["step"] + 1
+        # A start may have gone back further than an earlier one.
+        told = [one._replace(first_step=min(first, one.first_step or first)) for one in listed]
+        skips = [*told, *skips[len(listed) :]]
+    return skips

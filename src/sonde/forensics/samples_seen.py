@@ -28,16 +28,20 @@ _LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
 
-@dataclass(frozen=True, slots=True)
 class Matched:
     """A statistic of samples relative to their length, and its tail."""
 
-    model: LengthModel
-    """The usual value by length."""
-    start: float
-    """The z at which the tail begins."""
-    slope: float
-    """The scale of the tail: how slowly it falls."""
+    def __init__(self, lengths: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        self.model = LengthModel.fit(lengths, values)
+        """The usual value by length."""
+        z = self.model.z(lengths, values)
+        z = z[np.isfinite(z)]
+        self.start = float(np.quantile(z, _TAIL_FROM)) if len(z) else 3.0
+        """The z at which the tail begins."""
+        beyond = z[z > self.start] - self.start
+        # Few samples say little about a tail, so add a prior of five samples with a slope of one deviation.
+        self.slope = max((float(beyond.sum()) + 5.0) / (len(beyond) + 5), _LEAST_SLOPE)
+        """The scale of the tail: how slowly it falls."""
 
     def tail(self, z: float, num_rows: int) -> float:
         """Return how rare it is that one of `num_rows` samples is this far out, as a negative power of ten; 0 or below is no surprise."""
@@ -49,14 +53,16 @@ class Matched:
         return min((z - self.start) / self.slope / math.log(10) + rarity, _LARGEST_TAIL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
     """Samples that represent usual ones, at the state of the step."""
 
-    losses: Matched
-    """The loss per token."""
-    bits: Matched | None
-    """Bits per character; None without text."""
+    def __init__(self, samples: Sequence[SampleLoss], num_characters: Sequence[int] | None) -> None:
+        """`num_characters` are the lengths of their texts, if there are texts."""
+        lengths, losses = _numbers(samples)
+        self.losses = Matched(lengths, losses)
+        """The loss per token."""
+        self.bits = None if num_characters is None else Matched(lengths, _bits(lengths, losses, num_characters))
+        """Bits per character; None without text."""
 
     def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
         """Return how far the losses of samples are above usual ones of their length, in deviations."""
@@ -112,24 +118,6 @@ def rarity_of(num: int, expected: float) -> float:
     return -math.log10(max(1 - fewer, 10.0**-_LARGEST_TAIL))
 
 
-def make_reference(samples: Sequence[SampleLoss], num_characters: Sequence[int] | None) -> Reference:
-    """Build the reference from these samples; with bits per character if the text lengths are given."""
-    lengths, losses = _numbers(samples)
-    bits = None if num_characters is None else _matched(lengths, bits_per_character(samples, num_characters))
-    return Reference(losses=_matched(lengths, losses), bits=bits)
-
-
-def _matched(lengths: NDArray[np.int64], values: NDArray[np.float64]) -> Matched:
-    model = LengthModel.fit(lengths, values)
-    z = model.z(lengths, values)
-    z = z[np.isfinite(z)]
-    start = float(np.quantile(z, _TAIL_FROM)) if len(z) else 3.0
-    beyond = z[z > start] - start
-    # Few samples say little about a tail, so add a prior of five samples with a slope of one deviation.
-    slope = (float(beyond.sum()) + 5.0) / (len(beyond) + 5)
-    return Matched(model, start, max(slope, _LEAST_SLOPE))
-
-
 def see(
     samples: Sequence[SampleLoss],
     rows: Sequence[Row],
@@ -139,43 +127,41 @@ def see(
 ) -> list[SeenSample]:
     """Compare the samples of a step with the reference, in order. `rows` and `ranks` are parallel to `samples`."""
     lengths, losses = _numbers(samples)
-    z = reference.losses.model.z(lengths, losses)
-    above = losses - reference.losses.model.expected(lengths, len(losses))
-    bits = np.full(len(samples), math.nan)
-    bits_z = bits
+    model, found = reference.losses.model, []
+    all_z = np.where(np.isfinite(losses), model.z(lengths, losses), math.inf).tolist()
+    excess = ((losses - model.expected(lengths, len(losses))) * lengths).tolist()
+    bits = all_bits_z = np.full(len(samples), math.nan)
     if num_characters is not None and reference.bits is not None:
-        bits = bits_per_character(samples, num_characters)
-        bits_z = reference.bits.model.z(lengths, bits)
-    found = []
-    for place, (sample, row, rank) in enumerate(zip(samples, rows, ranks, strict=True)):
-        own_z = float(z[place]) if math.isfinite(float(losses[place])) else math.inf
-        tail, bits_rarity = reference.losses.tail(own_z, len(samples)), 0.0
-        if reference.bits is not None and math.isfinite(float(bits_z[place])):
+        bits = _bits(lengths, losses, num_characters)
+        all_bits_z = reference.bits.model.z(lengths, bits)
+    for place, (z, bits_z) in enumerate(zip(all_z, all_bits_z.tolist(), strict=True)):
+        tail, bits_rarity = reference.losses.tail(z, len(samples)), 0.0
+        if reference.bits is not None and math.isfinite(bits_z):
             # Capitals and names take more tokens, which alone does not make them outliers.
-            tail = max(tail, min(reference.bits.tail(float(bits_z[place]), len(samples)), _LONG_TAIL))
-            bits_rarity = reference.bits.tail(float(bits_z[place]), 1)
+            tail = max(tail, min(reference.bits.tail(bits_z, len(samples)), _LONG_TAIL))
+            bits_rarity = reference.bits.tail(bits_z, 1)
         found.append(
             SeenSample(
-                row=row,
-                sample=sample,
-                rank=rank,
-                z=min(own_z, _LARGEST_Z) if math.isfinite(own_z) else own_z,
-                bits_z=float(bits_z[place]),
+                row=rows[place],
+                sample=samples[place],
+                rank=ranks[place],
+                z=min(z, _LARGEST_Z) if math.isfinite(z) else z,
+                bits_z=bits_z,
                 bits=float(bits[place]),
                 tail=tail,
-                rarity=reference.losses.tail(own_z, 1),
+                rarity=reference.losses.tail(z, 1),
                 bits_rarity=bits_rarity,
-                excess=float(above[place]) * (sample.num_tokens or 1),
+                excess=excess[place],
             )
         )
     return found
 
 
-def bits_per_character(samples: Sequence[SampleLoss], num_characters: Sequence[int]) -> NDArray[np.float64]:
-    """Return the bits per character of each sample."""
-    lengths, losses = _numbers(samples)
-    found: NDArray[np.float64] = losses * lengths / math.log(2) / np.maximum(np.asarray(num_characters, np.float64), 1)
-    return found
+def _bits(
+    lengths: NDArray[np.int64], losses: NDArray[np.float64], num_characters: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return bits per character."""
+    return losses * lengths / math.log(2) / np.maximum(num_characters, 1)
 
 
 def _numbers(samples: Sequence[SampleLoss]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

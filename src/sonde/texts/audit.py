@@ -181,8 +181,8 @@ def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSet
     else:
         found = read_texts(cut[0], profile)
     findings = [
-        Finding(sign.strength, sign.kind, row.line, _shown(row), sign.evidence)
-        for row, of_row in zip(rows, found, strict=True)
+        Finding(sign.strength, sign.kind, number, _shown(row), sign.evidence)
+        for number, (row, of_row) in enumerate(zip(rows, found, strict=True))
         if (sign := _clearest(row, of_row)) is not None and sign.strength >= settings.least
     ]
     together = sides[0] if len(sides) == 1 else ["\n".join(row.texts) for row in rows]

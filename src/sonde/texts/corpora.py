@@ -68,8 +68,6 @@ class Corpus:
 class Row(NamedTuple):
     """One text or pair of a corpus."""
 
-    line: int
-    """The line in its piece, from 0; in a data directory, the sample's position in its piece."""
     is_sample: bool
     """Whether `sonde prepare` makes a sample of it. Empty, over-long and broken lines are not samples."""
     texts: tuple[str, ...]
@@ -142,7 +140,7 @@ def _read_block(block: TextBlock, fields: Sequence[str], wanted: slice | Sequenc
     if not fields:
         return _read_lines([content], wanted)
     lines = content.removesuffix(b"\n").split(b"\n")
-    return [_read_record(number, lines[number], fields) for number in _chosen(len(lines), wanted)]
+    return [_read_record(lines[number], fields) for number in _chosen(len(lines), wanted)]
 
 
 def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> list[Row]:
@@ -151,7 +149,7 @@ def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> lis
     chosen = [[side.lines[number] for number in numbers] for side in sides]
     sizes = map(len, chosen[0]) if len(sides) == 1 else map(operator.add, *(map(len, side) for side in chosen))
     # Same as calling Row(), in a third of the time; this dominates the cost of reading.
-    fields = zip(numbers, itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
+    fields = zip(itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[Row] = list(map(tuple.__new__, itertools.repeat(Row), fields))
     faults = {line: BAD_KINDS[side.wrong[line] - 1] for side in sides for line in np.flatnonzero(side.wrong).tolist()}
     for place, number in enumerate(numbers) if faults else ():
@@ -216,25 +214,22 @@ def _lines(path: Path, piece_bytes: int) -> Iterator[bytes]:
         yield from read_block(block).removesuffix(b"\n").split(b"\n")
 
 
-def _read_record(number: int, line: bytes, fields: Sequence[str]) -> Row:
+def _read_record(line: bytes, fields: Sequence[str]) -> Row:
+    texts, fault = list[str](), ""
     try:
         record = orjson.loads(line)
     except ValueError:
-        return _faulty_record(number, line, fields, "it is no JSON")
-    texts = []
+        record, fault = None, "it is no JSON"
     for name in fields:
         found = functools.reduce(
             lambda value, part: value.get(part) if isinstance(value, dict) else None, name.split("."), record
         )
         if not isinstance(found, str):
-            return _faulty_record(number, line, fields, f"it has no text in a field {name!r}")
+            fault = fault or f"it has no text in a field {name!r}"
+            texts = [line[:200].decode(errors="replace")] * len(fields)
+            break
         texts.append(found[:_MAX_LINE_BYTES])
-    return Row(line=number, is_sample=True, texts=tuple(texts), num_bytes=len(line))
-
-
-def _faulty_record(number: int, line: bytes, fields: Sequence[str], fault: str) -> Row:
-    text = line[:200].decode(errors="replace")
-    return Row(line=number, is_sample=True, texts=(text,) * len(fields), num_bytes=len(line), fault=fault)
+    return Row(True, tuple(texts), len(line), fault)
 
 
 def _read_samples(path: str, split: str, samples: range, wanted: slice | Sequence[int]) -> list[Row]:
@@ -242,7 +237,7 @@ def _read_samples(path: str, split: str, samples: range, wanted: slice | Sequenc
     for place in _chosen(len(samples), wanted):
         number = samples[place]
         texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens, tokenizer in files)
-        rows.append(Row(line=place, is_sample=True, texts=texts, num_bytes=sum(map(len, texts))))
+        rows.append(Row(True, texts, sum(map(len, texts))))
     return rows
 
 

@@ -89,12 +89,12 @@ def identify(text: str) -> list[LanguageGuess]:
     if identifier is not None:
         ranked = identifier.rank(text)[:_NUM_GUESSES]
         return [LanguageGuess(name, float(share)) for name, share in ranked if name != _NO_LANGUAGE]
-    scripts = script_shares(text)
-    code = next(
-        (_CODES_OF_SCRIPTS[name] for name, share in scripts.items() if share > 0.5 and name in _CODES_OF_SCRIPTS), None
-    )
-    if code is not None:
-        return [LanguageGuess(code, 1.0)]
+    codes = measures.codes_of(text)
+    measures.classes_of(codes)
+    counts = np.bincount(measures.scripts_of(codes))[1:]
+    script = measures.SCRIPTS[1 + int(counts.argmax())]
+    if script in _CODES_OF_SCRIPTS and counts.max() > counts.sum() / 2:
+        return [LanguageGuess(_CODES_OF_SCRIPTS[script], 1.0)]
     shares = [(code, share**2) for code, share in language_shares(words_of(text))[:_NUM_GUESSES]]
     total = sum(share for _, share in shares) + 0.01
     return [LanguageGuess(code, share / total) for code, share in shares if share > 0]
@@ -146,29 +146,19 @@ def plausible_share(words: Sequence[str]) -> float:
     return (num_found + _NEUTRAL * _PRIOR) / (num_pairs + _PRIOR) if num_pairs else math.nan
 
 
-def script_shares(text: str) -> dict[str, float]:
-    """Return the fraction of the letters that belongs to each script."""
-    codes = measures.codes_of(text)
-    measures.classes_of(codes)
-    counts = np.bincount(measures.scripts_of(codes), minlength=len(measures.SCRIPTS))[1:]
-    return {measures.SCRIPTS[place + 1]: float(counts[place] / counts.sum()) for place in np.flatnonzero(counts)}
-
-
-@lru_cache(maxsize=1)
-def _plausible_pairs() -> frozenset[tuple[str, str]]:
-    return frozenset(pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word))
-
-
 @lru_cache(maxsize=1 << 16)
 def _plausible_in(word: str) -> tuple[int, int]:
     """Return how many letter bigrams of a Latin-script word are plausible, and how many there are."""
     if not unicodedata.name(word[0], "").startswith("LATIN"):
         return 0, 0
     pairs = _pairs(word)
-    return sum(pair in _plausible_pairs() for pair in pairs), len(pairs)
+    return sum(pair in _PLAUSIBLE_PAIRS for pair in pairs), len(pairs)
 
 
 def _pairs(word: str) -> list[tuple[str, str]]:
     """Return the letter bigrams of a word, without accents."""
     plain = "".join(one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one))
     return list(pairwise(f"{_EDGE}{plain}{_EDGE}"))
+
+
+_PLAUSIBLE_PAIRS: Final = {pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word)}

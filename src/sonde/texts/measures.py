@@ -35,7 +35,16 @@ SCRIPTS: Final = (
 )
 """The names of the scripts, by number. The first entry stands for everything that is not a letter."""
 _SCRIPT_OF_NAME: Final = {name.upper(): number for number, name in enumerate(SCRIPTS) if number > 1}
-_SIGNS: Final = frozenset("<>{}[]=_|\\/&#*^~$@%+`")
+_CLASS_OF_CHARACTER: Final = {
+    **dict.fromkeys("<>{}[]=_|\\/&#*^~$@%+`", SIGN),
+    **dict.fromkeys("\t\n\r\v\f", SPACE),
+    "\ufffd": BROKEN,
+}
+_CLASS_OF_CATEGORY: Final = {
+    "Lu": UPPER, "Lt": UPPER, "L": LOWER, "M": LOWER, "N": DIGIT, "Z": SPACE, "P": PUNCTUATION,
+    "Cc": CONTROL, "Cn": BROKEN, "Co": BROKEN, "Cs": BROKEN,
+}
+"""By Unicode category, or by the first letter of one."""
 _UNKNOWN: Final = 255
 _NUM_CODES: Final = 0x110000
 
@@ -92,23 +101,9 @@ def _fill(code: int) -> None:
 
 
 def _class_of(character: str, category: str) -> int:
-    if category in ("Lu", "Lt"):
-        return UPPER
-    if category[0] in "LM":
-        return LOWER
-    if category[0] == "N":
-        return DIGIT
-    if character in "\t\n\r\v\f" or category[0] == "Z":
-        return SPACE
-    if character in _SIGNS:
-        return SIGN
-    if category[0] == "P":
-        return PUNCTUATION
-    if category == "Cc":
-        return CONTROL
-    if character == "\ufffd" or category in ("Cn", "Co", "Cs"):
-        return BROKEN
-    return SYMBOL
+    if character in _CLASS_OF_CHARACTER:
+        return _CLASS_OF_CHARACTER[character]
+    return _CLASS_OF_CATEGORY.get(category, _CLASS_OF_CATEGORY.get(category[0], SYMBOL))
 
 
 class Words(NamedTuple):
@@ -140,10 +135,6 @@ class Characters:
     def num_texts(self) -> int:
         """The number of texts."""
         return len(self.lengths)
-
-    def count(self, mask: NDArray[np.bool_]) -> Floats:
-        """Count the characters of each text that `mask` selects."""
-        return np.bincount(self.text_of_code[mask], minlength=self.num_texts).astype(np.float64)
 
 
 def lay_out(texts: Sequence[str]) -> Characters:

@@ -220,17 +220,16 @@ class _Side:
         self.signs = read_texts(texts, own)
         laid = lay_out(texts)
         self.words = words_in(laid)
-        self.has_digits = laid.count(laid.classes == measures.DIGIT) > 0
+        self.has_digits = measures.class_counts(laid)[:, measures.DIGIT] > 0
         self.leads = other.familiarity(self.words) - own.familiarity(self.words)
-        self._own = own if own.languages != other.languages else None
+        self._languages = own.languages if own.languages != other.languages else ()
 
     def lead(self, number: int) -> float:
         """Return log10 of how much more common the text's words are on the other side; 0 if it is clearly in its own language."""
         text, lead = self.texts[number], min(float(self.leads[number]), 1.0)
         if lead < _LEAD or len(words_of(text)) < 3:
             return 0.0
-        languages = self._own.languages if self._own else ()
-        return 0.0 if languages and margin(identify(text), languages) < -0.7 else lead
+        return 0.0 if self._languages and margin(identify(text), self._languages) < -0.7 else lead
 
 
 def _read(

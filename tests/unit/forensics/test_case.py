@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sonde.errors import SettingError
 from sonde.forensics.case import open_case, steps_in_question
+from sonde.forensics.causes.learning_rate import first_jump
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import Manifest, write_manifest
 
@@ -104,11 +106,12 @@ def test_a_run_that_recorded_nothing_has_no_case(tmp_path: Path) -> None:
         open_case(tmp_path)
 
 
-def test_jumps_are_found_newest_first(tmp_path: Path) -> None:
-    run = write_run(tmp_path, {step: {"lr": 0.5} for step in range(70, 81)} | {30: {"lr": 0.2}})
-    found = open_case(run, 75).jumps("lr", ratio=1.8, within=60)
-    assert [(one.step, one.now) for one in found] == [(70, 0.5), (31, 0.1), (30, 0.2)]
-    assert open_case(run, 75).jumps("lr", ratio=1.8, within=4) == []
+def test_the_first_recent_jump_of_the_learning_rate_is_found(tmp_path: Path) -> None:
+    run = write_run(tmp_path, {step: {"lr": 0.5} for step in range(70, 81)} | {10: {"lr": 0.2}, 30: {"lr": 0.2}})
+    assert first_jump(open_case(run, 75)) == (30, 0.1, 0.2)
+    assert first_jump(open_case(run, 29)) is None  # step 10 belongs to the warm-up
+    assert first_jump(open_case(run, 31)) == (30, 0.1, 0.2)
+    assert first_jump(replace(open_case(run, 75), step=135)) is None
 
 
 def test_the_samples_that_an_event_recorded_are_known_by_rank(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from replayed_runs import small_settings, train_small
 from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
-from sonde.forensics.case import Jump
 from sonde.forensics.causes import (
     changed_settings,
     corrupted_weights,
@@ -108,7 +107,7 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
         stale=None,
         is_before_good=True,
     )
-    found = evidence(case=case(100, steps, jumps=lambda *_, **__: []), is_state_bad=True, lab=lab, tensors=[test])
+    found = evidence(case=case(100, steps), is_state_bad=True, lab=lab, tensors=[test])
     finding = learning_rate.RULE.judge(found)
     assert finding is not None
     assert finding.score >= 0.7
@@ -150,19 +149,17 @@ def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_i
     steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
     lab = SimpleNamespace(replay=SimpleNamespace(optimizer=optimizer))
-    found = learning_rate.RULE.judge(
-        evidence(case=case(260, steps, jumps=lambda *_, **__: []), lab=lab, once=lambda *_: [0.1, 0.12, 1.0])
-    )
+    found = learning_rate.RULE.judge(evidence(case=case(260, steps), lab=lab, once=lambda *_: [0.1, 0.12, 1.0]))
     assert (found is not None and found.score > 0.7) is is_blamed
 
 
 def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
-    steps = {number: record(number, 4.863 + 0.01 * (number % 5)) for number in range(1, 61)}
+    losses = {number: 4.863 + 0.01 * (number % 5) for number in range(1, 61)}
+    steps = {number: record(number, loss, 1e-3 if number < 40 else 2e-3) for number, loss in losses.items()}
     updater = SimpleNamespace(scheduled_rate=lambda _: None)
     replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1)
     lab = SimpleNamespace(made_again=lambda *_, **__: 4.863, replay=replay)
-    jump = Jump(40, 1e-3, 2e-3)
-    found = learning_rate.RULE.judge(evidence(case=case(60, steps, jumps=lambda *_, **__: [jump]), lab=lab))
+    found = learning_rate.RULE.judge(evidence(case=case(60, steps), lab=lab))
     assert found is not None
     assert found.score < 0.3
 

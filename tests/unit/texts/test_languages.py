@@ -2,7 +2,10 @@
 
 import math
 
-from sonde.texts.languages import language_shares, plausible_share, script_shares, words_of
+import pytest
+
+from sonde.texts import languages
+from sonde.texts.languages import identify, language_shares, plausible_share, words_of
 
 
 def test_words_are_runs_of_letters_in_small_letters() -> None:
@@ -19,9 +22,11 @@ def test_single_letters_are_no_language() -> None:
     assert all(share == 0 for _, share in language_shares(["a", "e", "i", "o", "y", "w"]))
 
 
-def test_scripts_are_shares_of_the_letters() -> None:
-    assert script_shares("ab вг 12") == {"Latin": 0.5, "Cyrillic": 0.5}
-    assert script_shares("12 !?") == {}
+def test_without_a_library_the_script_of_most_letters_tells_the_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(languages, "_identifier", lambda: None)
+    assert identify("вгде ab 12")[0] == ("ru", 1.0)
+    assert identify("the вг and")[0].language == "en"
+    assert identify("12 !?") == []
 
 
 def test_real_words_are_more_plausible_than_noise() -> None:

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from sonde.forensics.case import Case
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Corpus, Name
-from sonde.records.journal import StepRecord
 
 _CLOSE: Final = 1e-4
 _SAME: Final = 1e-5
@@ -55,37 +55,26 @@ def _by_loss(evidence: Evidence) -> Finding | None:
     case, lab = evidence.case, evidence.lab
     if not evidence.made.is_off:
         return None
-    world = case.manifest.world_size
-    match = evidence.once("order", lambda: _find_order(lab.replay, case.record, world))
-    if match is not None:
-        rank, what, loss = match
-        told = [
-            f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was recorded; in order it would be another"
-        ]
-        return Finding(score=0.97, evidence=told, rank=rank)
-    if world > 1 and not case.recorded_samples() and not evidence.has_bad_tensors:
+    found = evidence.once("order", lambda: _find_order(lab.replay, case))
+    if found is None and case.manifest.world_size > 1 and not case.recorded_samples() and not evidence.has_bad_tensors:
         told = [
             f"{case.record.loss:.6g} was recorded, and made again the loss is {evidence.made.result.replayed_loss:.6g}",
             "which samples its ranks had was not recorded: one of them may have been fed others",
         ]
         return Finding(score=0.45, evidence=told)
-    return None
+    return found
 
 
 def _gives_recorded_loss(evidence: Evidence, samples: Sequence[Sequence[Name]]) -> bool:
     """Return whether the step has the recorded loss if each rank has these samples."""
-    corpus = evidence.corpus
+    corpus, expected = evidence.corpus, evidence.case.record.loss
     rows = [None if corpus is None else corpus.read(one) for one in samples]
     if corpus is None or None in rows:
         return False
     loss = evidence.lab.replay.loss(batches=[corpus.batch(one) for one in rows if one is not None]).loss
-    expected = evidence.case.record.loss
-    evidence.lab.note(
-        "was every rank fed what it should have been?",
-        f"step {evidence.case.step} with the samples that were recorded instead of those in order",
-        f"the loss is {loss:.6g}, {expected:.6g} was recorded",
-        loss=loss,
-    )
+    done = f"step {evidence.case.step} with the samples that were recorded instead of those in order"
+    found = f"the loss is {loss:.6g}, {expected:.6g} was recorded"
+    evidence.lab.note("was every rank fed what it should have been?", done, found, loss=loss)
     return abs(loss - expected) <= _CLOSE * abs(expected)
 
 
@@ -94,20 +83,22 @@ def _few(samples: Sequence[Name]) -> str:
     return ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")
 
 
-def _find_order(replay: Replay, recorded: StepRecord, world: int) -> tuple[int, str, float] | None:
-    """Return the rank, a description of the batch it must have received, and the resulting loss. The replay must be before the step."""
-    corpus, own = replay.seams.batches.corpus, replay.batches(recorded.step)
+def _find_order(replay: Replay, case: Case) -> Finding | None:
+    """Return the rank and the batch it must have received, if a common mistake gives the recorded loss. The replay must be before the step."""
+    recorded, world = case.record, case.manifest.world_size
+    corpus, own = replay.seams.batches.corpus, replay.batches(case.step)
     if corpus is None or not math.isfinite(recorded.loss):
         return None
     for rank in range(min(world, len(own))):
-        for what, batch in _candidates(replay, corpus, recorded.step, rank, world):
+        for what, batch in _candidates(replay, corpus, case.step, rank, world):
             tried = [batch if number == rank else one for number, one in enumerate(own)]
             rows = [row for one in tried for row in replay.seams.batches.rows(one) if row.name[1] >= 0]
             if sum(len(row.target) for row in rows) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
             if abs(loss - recorded.loss) <= _SAME * abs(recorded.loss):
-                return rank, what, loss
+                told = f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was recorded; in order it would be another"
+                return Finding(score=0.97, evidence=[told], rank=rank)
     return None
 
 

@@ -9,7 +9,7 @@ import random
 from typing import Final, NamedTuple
 
 from sonde.errors import SondeError
-from sonde.forensics.case import Case, Jump
+from sonde.forensics.case import Case
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
@@ -138,12 +138,29 @@ def _context_helps(evidence: Evidence) -> float:
     return other - own
 
 
+class Jump(NamedTuple):
+    """A rise of the rate from one step to the next."""
+
+    step: int
+    """The step with the new rate."""
+    before: float
+    now: float
+
+
+def first_jump(case: Case) -> Jump | None:
+    """Return the first jump of the rate in the last `_WINDOW` steps."""
+    for step in range(max(case.step - _WINDOW, _WARM) + 1, case.step + 1):
+        before, now = (case.steps[one].lr if one in case.steps else 0.0 for one in (step - 1, step))
+        if before > 0 and now / before >= _RATIO:
+            return Jump(step, before, now)
+    return None
+
+
 def _jumped(evidence: Evidence) -> Finding | None:
     case = evidence.case
-    jumps = [one for one in case.jumps("lr", ratio=_RATIO, within=_WINDOW) if one.step > _WARM and one.now > one.before]
-    if not jumps:
+    jump = first_jump(case)
+    if jump is None:
         return None
-    jump = jumps[-1]
     told = [
         f"at step {jump.step} it went from {jump.before:.3g} to {jump.now:.3g}, {jump.now / jump.before:.3g} times as much"
     ]

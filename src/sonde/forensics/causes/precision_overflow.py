@@ -5,6 +5,7 @@ from typing import Final
 
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.seams import ACTIVATION, GRADIENT
 
 _FAR_Z: Final = 3.0
 """The number of deviations by which a loss clearly differs."""
@@ -23,7 +24,9 @@ def judge(evidence: Evidence) -> Finding | None:
     replayed = evidence.made.result.replayed_loss
     if not math.isfinite(loss) or (math.isfinite(replayed) and case.losses.z(loss) > _FAR_Z):
         return None
-    broken = evidence.first_broken
+    modules = [one for one in evidence.made.modules if one.num_nonfinite]
+    # The first activation, in order of execution; if there is none, the first gradient.
+    broken = next((one for kind in (ACTIVATION, GRADIENT) for one in modules if one.kind == kind), None)
     told = [f"in {precision} the loss is {replayed:.4g}, in float32 {loss:.4g}"]
     if math.isfinite(replayed) and broken is None:
         far = (replayed - loss) / case.losses.deviation
