@@ -27,6 +27,7 @@ from sonde.flight.again import RowLosses, mean_loss, standing_still
 from sonde.flight.batch_tree import token_rows
 from sonde.flight.ring import Update
 from sonde.flight.training import Training
+from sonde.forensics.case import same_bits
 from sonde.forensics.causes import rules
 from sonde.forensics.causes.rule import Finding
 from sonde.forensics.verdict import UNKNOWN, Cause, Experiment, Suspect
@@ -116,7 +117,7 @@ class Scene:
         found = ranks.gather(
             {
                 "own": own,
-                "seen": update.own_loss,
+                "is_exact": own is not None and update.own_loss is not None and same_bits(own, update.own_loss),
                 "others": others,
                 "rows": [(asdict(one.suspect), one.tokens, asdict(one.sign)) for one in suspects],
                 "losses": [one.mean for one in self.rows],
@@ -204,9 +205,8 @@ class Scene:
 
 
 def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:
-    owns, seen = [one["own"] for one in found], [one["seen"] for one in found]
-    is_known = all(one is not None for one in owns)
-    is_exact = all(own == then or (own != own and then != then) for own, then in zip(owns, seen, strict=True))
+    owns = [one["own"] for one in found if one["own"] is not None]
+    is_known = len(owns) == len(found)
     rows = msgspec.convert([one for rank in found for one in rank["rows"]], list[SuspectRow])
     others = []
     for step in found[0]["others"]:
@@ -216,7 +216,7 @@ def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[A
     return SceneFacts(
         step=update.step,
         own=sum(owns) / len(owns) if is_known else float("nan"),
-        is_exact=is_exact if is_known else None,
+        is_exact=all(one["is_exact"] for one in found) if is_known else None,
         normal=normal,
         others=others,
         rows=sorted(rows, key=lambda one: -_finite(one.loss)),
@@ -319,7 +319,7 @@ def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> lis
     """Return the causes when rows are to blame: the sign of their text, or that they are hard."""
     sign = max((one.sign for one in blamed), key=lambda one: one.strength)
     suspects = [one.suspect for one in blamed]
-    if sign.kind:
+    if sign.kind in rules():  # not every kind of sign is a cause: a text may be over-long, or have none
         sure = min(0.9, 0.5 + 0.4 * sign.strength)
         return [
             make_cause(sign.kind, sure, [*told, *sign.evidence], step=step, suspects=suspects),

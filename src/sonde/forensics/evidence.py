@@ -20,7 +20,7 @@ from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, see, surprise
-from sonde.forensics.seams import GRADIENT, Corpus, Name, Row, SampleLoss
+from sonde.forensics.seams import GRADIENT, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.verdict import Suspect
 from sonde.records.journal import StepRecord
@@ -52,26 +52,21 @@ class Evidence:
     """What is known about one step."""
 
     def __init__(self, case: Case, lab: Laboratory | SondeError, change: DataChange | None = None) -> None:
-        """`lab` is an error if the step cannot be replayed: then only recorded data is available."""
+        """`lab` is an error if the step cannot be replayed: then only recorded data is available, and there is no `lab`."""
         self.case = case
         """What the run recorded."""
         self.change = change
         """How the data differs from when the run began."""
         self.problem = lab if isinstance(lab, SondeError) else None
         """Why the step cannot be replayed."""
-        self._lab = lab
-        self._once: dict[object, Any] = {}
-
-    @property
-    def lab(self) -> Laboratory:
-        """The laboratory that runs the experiments."""
-        assert isinstance(self._lab, Laboratory)
-        return self._lab
-
-    @property
-    def is_replayed(self) -> bool:
+        self.is_replayed = self.problem is None
         """Whether the step can be replayed."""
-        return self.problem is None
+        if not isinstance(lab, SondeError):
+            self.lab = lab
+            """The laboratory that runs the experiments."""
+            self.corpus = lab.corpus
+            """The corpus of the batch; None if tokens cannot be decoded to text."""
+        self._once: dict[object, Any] = {}
 
     def once(self, name: object, make: Callable[[], _Found]) -> _Found:
         """Return the cached result of `make`, which is called only the first time."""
@@ -152,11 +147,6 @@ class Evidence:
     def calm_modules(self) -> dict[tuple[str, str], float]:
         """The norms of activations and gradients for another batch, by module and kind."""
         return {(one.module, one.kind): one.norm for one in self.lab.calm_modules()}
-
-    @property
-    def corpus(self) -> Corpus | None:
-        """The corpus of the batch; None if tokens cannot be decoded to text."""
-        return self.lab.corpus
 
     @cached_property
     def _readings(self) -> Readings | None:

@@ -41,8 +41,13 @@ _CLASS_OF_CHARACTER: Final = {
     "\ufffd": BROKEN,
 }
 _CLASS_OF_CATEGORY: Final = {
-    "Lu": UPPER, "Lt": UPPER, "L": LOWER, "M": LOWER, "N": DIGIT, "Z": SPACE, "P": PUNCTUATION,
-    "Cc": CONTROL, "Cn": BROKEN, "Co": BROKEN, "Cs": BROKEN,
+    **dict.fromkeys(("Lu", "Lt"), UPPER),
+    **dict.fromkeys("LM", LOWER),
+    "N": DIGIT,
+    "Z": SPACE,
+    "P": PUNCTUATION,
+    "Cc": CONTROL,
+    **dict.fromkeys(("Cn", "Co", "Cs"), BROKEN),
 }
 """By Unicode category, or by the first letter of one."""
 _UNKNOWN: Final = 255
