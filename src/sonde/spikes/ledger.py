@@ -12,7 +12,6 @@ undone, is merged into the rows. Everything that belongs to a checkpoint is on d
 Sums are integers, so the order of addition does not matter.
 """
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -24,18 +23,7 @@ from numpy.typing import NDArray
 from sonde.records import disk
 from sonde.records.files import atomic_file
 from sonde.records.layout import RunLayout
-from sonde.spikes.ledger_blocks import (
-    BASE,
-    NAMES,
-    REWIND,
-    UNIT,
-    by_sample,
-    encode_block,
-    encode_rows,
-    encode_visits,
-    together,
-    visits,
-)
+from sonde.spikes import ledger_blocks as blocks
 from sonde.spikes.ledger_log import read_rank
 from sonde.spikes.writing_thread import WritingThread
 
@@ -45,7 +33,6 @@ _MIN_FOLD: Final = 1 << 20
 """The minimum number of final samples in the journal before it is merged into the rows."""
 _FOLD_SHARE: Final = 8
 """A merge also needs at least one final sample per this many rows."""
-_MOST: Final = 32_767
 _MAX_MARKS: Final = 8
 """If the checkpoints are unknown, the run may go back to any of the last this many calls of `mark`."""
 
@@ -153,7 +140,7 @@ class _Journal:
         self._layout, self._rank = layout, rank
         datasets = self._open()
         if data and data != datasets:
-            disk.write_all(self._descriptor, _document(NAMES, {"data": dict(data)}))
+            disk.write_all(self._descriptor, blocks.encode_document(blocks.NAMES, {"data": dict(data)}))
 
     def _open(self) -> Mapping[str, Any]:
         """Go on with the files as they are. Returns their description of the datasets."""
@@ -172,20 +159,20 @@ class _Journal:
 
     def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
         """Write all waiting samples with one system call."""
-        blocks: list[bytes] = []
+        encoded: list[bytes] = []
         seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]] = []
         for step, ids, z in batch:
             if z is not None:
                 seen.append((step, ids, z))
             elif seen or not self._is_new:
-                blocks += [self._encoded(seen), _document(REWIND, {"step": step})]
+                encoded += [self._encoded(seen), blocks.encode_document(blocks.REWIND, {"step": step})]
                 seen = []
                 if step < self._base_step:
                     _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
-        blocks.append(self._encoded(seen))
+        encoded.append(self._encoded(seen))
         news = self._keys.news()
-        names = [_document(NAMES, news)] if news else []
-        disk.write_all(self._descriptor, b"".join([*names, *blocks]))
+        names = [blocks.encode_document(blocks.NAMES, news)] if news else []
+        disk.write_all(self._descriptor, b"".join([*names, *encoded]))
         self._is_new = False
 
     def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
@@ -204,26 +191,26 @@ class _Journal:
         if not good.any():
             return b""
         self.num_visits += int(good.sum())
-        return encode_visits(visits(keys[good], steps[good], _whole(z[good])))
+        return blocks.encode_visits(blocks.visits(keys[good], steps[good], blocks.whole(z[good])))
 
     def fold(self, horizon: int) -> None:
         """Merge the visits up to a step into the rows. A crash at any point leaves either the old or the new files in force."""
         known = read_rank(self._layout, self._rank)
-        seen = together(known.visits)
+        seen = blocks.together(known.visits)
         later = seen.last_steps > horizon
         share = max(_MIN_FOLD, sum(block.num_rows for block in known.base) // _FOLD_SHARE)
         self.fold_at = self.num_visits + share // 2
         if np.count_nonzero(~later) < share:
             return  # most of it may still be undone
-        names = _document(NAMES, {**known.keys.all_names(), "data": known.datasets})
+        names = blocks.encode_document(blocks.NAMES, {**known.keys.all_names(), "data": known.datasets})
         generation = known.generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
-            file.write(names + encode_visits(seen.part(later)))
+            file.write(names + blocks.encode_visits(seen.part(later)))
         with atomic_file(self._layout.ledger_base(self._rank)) as file:
             last_step = max(known.base_step, horizon)
-            file.write(_document(BASE, {"generation": generation, "last_step": last_step}) + names)
-            for rows in known.folded(by_sample(seen.part(~later))):
-                file.write(encode_rows(rows))
+            file.write(blocks.encode_document(blocks.BASE, {"generation": generation, "last_step": last_step}) + names)
+            for rows in known.folded(blocks.by_sample(seen.part(~later))):
+                file.write(blocks.encode_rows(rows))
         before = self._descriptor
         self._open()
         disk.close(before)
@@ -232,11 +219,3 @@ class _Journal:
     def close(self) -> None:
         """Close the journal."""
         disk.close(self._descriptor)
-
-
-def _whole(z: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.nan_to_num(np.rint(z * UNIT), nan=_MOST, posinf=_MOST, neginf=-_MOST).clip(-_MOST, _MOST).astype(np.int64)
-
-
-def _document(kind: int, document: Mapping[str, Any]) -> bytes:
-    return encode_block(kind, json.dumps(document).encode())

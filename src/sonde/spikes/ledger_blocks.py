@@ -15,6 +15,7 @@ takes 5.2. Torn or changed data is skipped: a reader looks for the next magic.
 """
 
 import hashlib
+import json
 import mmap
 import re
 import struct
@@ -45,6 +46,7 @@ KINDS_OF_ROWS: Final = (ROWS, PLAIN_ROWS, RAW_ROWS)
 KINDS_OF_VISITS: Final = (VISITS, PLAIN_VISITS)
 UNIT: Final = 256
 """Excesses are stored as integer multiples of 1/256 of a deviation, so that sums do not depend on their order."""
+_MOST: Final = 32_767
 MAX_ROWS: Final = 1 << 16
 """The maximum number of rows in a block."""
 _FEW_ROWS: Final = 256
@@ -171,6 +173,12 @@ class Block(NamedTuple):
     payload: memoryview
 
 
+def whole(z: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return excesses in deviations as multiples of 1/256; what is not finite counts as the highest or lowest."""
+    most = np.nan_to_num(np.rint(z * UNIT), nan=_MOST, posinf=_MOST, neginf=-_MOST)
+    return most.clip(-_MOST, _MOST).astype(np.int64)
+
+
 def visits(keys: Keys, steps: Whole, excesses: Whole) -> Rows:
     """Return visits as rows."""
     return Rows(keys, np.ones(len(keys), np.int32), excesses.astype(np.int64), excesses, steps, steps)
@@ -238,27 +246,17 @@ def encode_block(kind: int, payload: bytes, *, num_columns: int = 0, num_rows: i
     return _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), checksum) + payload
 
 
+def encode_document(kind: int, document: Mapping[str, Any]) -> bytes:
+    """Return a block with a JSON document."""
+    return encode_block(kind, json.dumps(document).encode())
+
+
 def decode(block: Block) -> Rows:
     """Decode the rows or visits of a block. Raises ValueError, IndexError or zlib.error for a malicious block."""
     are_visits = block.kind in KINDS_OF_VISITS
-    kinds = _OF_VISITS if are_visits else _OF_ROWS
-    columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in kinds]
-    _fill(block, columns)
-    if are_visits:
-        return visits(*columns)
-    rows = Rows(*columns)
-    if block.kind != PLAIN_ROWS:
-        np.add(rows.sums, rows.lasts, out=rows.sums)
-        np.add(rows.last_steps, rows.first_steps, out=rows.last_steps)
-    if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
-        raise ValueError("rows are not in order, or were never seen")
-    return rows
-
-
-def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
-    """Decode the columns of a block into arrays. Raises ValueError if they do not match the header."""
-    is_plain, is_raw = block.kind in (PLAIN_ROWS, PLAIN_VISITS), block.kind == RAW_ROWS
-    if block.num_columns != len(columns) + (not is_plain):
+    columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in (_OF_VISITS if are_visits else _OF_ROWS)]
+    has_first_key = block.kind not in (PLAIN_ROWS, PLAIN_VISITS)
+    if block.num_columns != len(columns) + has_first_key:
         raise ValueError(f"a block has {block.num_columns} columns")
     place, size = block.num_columns * _COLUMN.size, block.num_rows
     # In many rows, some column always differs: a block that claims otherwise was made to exhaust memory.
@@ -266,10 +264,11 @@ def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
         raise ValueError("a block is shorter than its columns")
     heads = list(_COLUMN.iter_unpack(block.payload[:place]))
     widths = [width for _, width in heads[: len(columns)]]
-    num_raw = sum(widths) if is_plain or is_raw else sum(max(width - 1, 0) for width in widths)
+    is_deflated = block.kind in (ROWS, VISITS)
+    num_raw = sum(max(width - is_deflated, 0) for width in widths)
     planes = [block.payload[start : start + size] for start in range(place, place + num_raw * size, size)]
     highest: list[Any] = []
-    if not (is_plain or is_raw):
+    if is_deflated:
         plane = zlib.decompressobj(-15).decompress(block.payload[place + num_raw * size :], 8 * size + 1)
         highest = [plane[start : start + size] for start in range(0, len(plane), size or 1)]
     for column, width, (least, _) in zip(columns, widths, heads, strict=False):
@@ -280,9 +279,18 @@ def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
             digits[:, digit] = np.frombuffer(source.pop(0), np.uint8)
         unsigned = column.view(f"<u{column.itemsize}")
         unsigned += unsigned.dtype.type(least & int(np.iinfo(unsigned.dtype).max))
-    if size and not is_plain:
+    if size and has_first_key:
         columns[0][0] = heads[-1][0]
         np.cumsum(columns[0], out=columns[0])
+    if are_visits:
+        return visits(*columns)
+    rows = Rows(*columns)
+    if has_first_key:  # the sum without the last, and the steps from the first to the last
+        np.add(rows.sums, rows.lasts, out=rows.sums)
+        np.add(rows.last_steps, rows.first_steps, out=rows.last_steps)
+    if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
+        raise ValueError("rows are not in order, or were never seen")
+    return rows
 
 
 def scan_blocks(data: bytes | mmap.mmap) -> Iterator[Block | None]:

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,23 +22,9 @@ from sonde.errors import RunError, SettingError
 from sonde.records.files import check_folder, open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.spikes import ledger_blocks as blocks
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
-from sonde.spikes.ledger_blocks import (
-    BASE,
-    KINDS_OF_ROWS,
-    KINDS_OF_VISITS,
-    MAX_ROWS,
-    NAMES,
-    REWIND,
-    UNIT,
-    Block,
-    Rows,
-    SampleKeys,
-    by_sample,
-    decode,
-    scan_blocks,
-    together,
-)
+from sonde.spikes.ledger_blocks import Block, Rows, SampleKeys, by_sample, together
 from sonde.spikes.spike_log import RankedSample
 
 HIGH: Final = 3.0
@@ -113,7 +99,7 @@ class History:
         found = []
         for mean, key, count, _, last, first_step, last_step in zip(*columns, strict=True):
             name = self.keys.name_of(key)
-            found.append(SampleHistory(*name, count, mean / UNIT, last / UNIT, first_step, last_step))
+            found.append(SampleHistory(*name, count, mean / blocks.UNIT, last / blocks.UNIT, first_step, last_step))
         return found
 
 
@@ -142,7 +128,7 @@ def read_ledger(run: Path) -> History:
 class RankLedger:
     """The contents of one rank's files."""
 
-    def __init__(self, blocks: Iterable[Block | None] = ()) -> None:
+    def __init__(self) -> None:
         self.base: list[Block] = []
         """The blocks of rows in the base file."""
         self.visits: list[Rows] = []
@@ -154,11 +140,10 @@ class RankLedger:
         self.base_step = -1
         """The last step in the base."""
         self.num_bad = 0
-        self.take(blocks)
 
-    def take(self, blocks: Iterable[Block | None]) -> None:
-        """Add blocks. Damaged ones are counted in `num_bad`."""
-        for block in blocks:
+    def take(self, path: Path) -> None:
+        """Add the blocks of a file. Damaged ones are counted in `num_bad`."""
+        for block in _scan_file(path):
             try:
                 if block is None:
                     self.num_bad += 1
@@ -168,18 +153,18 @@ class RankLedger:
                 self.num_bad += 1
 
     def _take(self, block: Block) -> None:
-        if block.kind in KINDS_OF_ROWS:
+        if block.kind in blocks.KINDS_OF_ROWS:
             self.base.append(block)
-        elif block.kind in KINDS_OF_VISITS:
-            self.visits.append(decode(block))
-        elif block.kind == NAMES:
+        elif block.kind in blocks.KINDS_OF_VISITS:
+            self.visits.append(blocks.decode(block))
+        elif block.kind == blocks.NAMES:
             names = json.loads(bytes(block.payload))
             self.keys.learn(names)
             self.datasets |= dict(names.get("data") or {})
-        elif block.kind == BASE:
+        elif block.kind == blocks.BASE:
             base = json.loads(bytes(block.payload))
             self.generation, self.base_step = int(base["generation"]), int(base["last_step"])
-        elif block.kind == REWIND:
+        elif block.kind == blocks.REWIND:
             step = int(json.loads(bytes(block.payload))["step"])  # the base cannot be split any more
             self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
@@ -188,31 +173,32 @@ class RankLedger:
         place = 0
         for block in self.base:
             try:
-                old = decode(block)
+                old = blocks.decode(block)
             except _DAMAGE:
                 self.num_bad += 1
                 continue
             end = max(place, int(np.searchsorted(new.keys, old.keys[-1:], "right").sum()))
             yield by_sample(together([old, new.part(slice(place, end))])) if end > place else old
             place = end
-        for start in range(place, len(new.keys), MAX_ROWS):
-            yield new.part(slice(start, start + MAX_ROWS))
+        for start in range(place, len(new.keys), blocks.MAX_ROWS):
+            yield new.part(slice(start, start + blocks.MAX_ROWS))
 
 
 def read_rank(layout: RunLayout, rank: int) -> RankLedger:
     """Read the files of one rank. Raises RunError if one cannot be opened."""
-    ledger = RankLedger(scan_file(layout.ledger_base(rank)))
-    ledger.take(scan_file(layout.ledger_journal(rank, ledger.generation)))
+    ledger = RankLedger()
+    ledger.take(layout.ledger_base(rank))
+    ledger.take(layout.ledger_journal(rank, ledger.generation))
     return ledger
 
 
-def scan_file(path: Path) -> list[Block | None]:
+def _scan_file(path: Path) -> list[Block | None]:
     """Return the blocks of a memory-mapped file; empty if there is no file."""
     try:
         with open_regular(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 return []
-            return list(scan_blocks(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            return list(blocks.scan_blocks(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except FileNotFoundError:
         return []
     except OSError as error:
