@@ -29,18 +29,8 @@ from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.files import atomic_file, explained, open_regular
 from sonde.records.host import rank_of_process
+from sonde.spikes import loss_lines
 from sonde.spikes.decoding import Decoder, sample_text
-from sonde.spikes.loss_lines import (
-    all_samples,
-    ids_text,
-    ids_texts,
-    joined,
-    number_of,
-    read_line,
-    text_of,
-    time_text,
-    worst_sample,
-)
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """The default output file of decoding, in the working directory."""
@@ -152,15 +142,15 @@ class LossSpike(ABC):
             self._files[name] = None
         if not cur_iter > self.min_iter:
             return
-        number = cur_loss if isinstance(cur_loss, (int, float)) else number_of(cur_loss)
+        number = cur_loss if isinstance(cur_loss, (int, float)) else loss_lines.number_of(cur_loss)
         if number <= self.min_loss:
             return
         fields = (
-            time_text(int(time.time())),
+            loss_lines.time_text(int(time.time())),
             str(cur_iter),
             str(cur_loss if isinstance(cur_loss, np.generic) else number),  # a float32 formatted by numpy, as in ATorch
-            joined(losses_str, self.loss_sample_str_splitter),
-            joined(sample_infos_str, self.loss_sample_str_splitter),
+            loss_lines.joined(losses_str, self.loss_sample_str_splitter),
+            loss_lines.joined(sample_infos_str, self.loss_sample_str_splitter),
         )
         file = self._files[name]
         if file is None:
@@ -229,12 +219,12 @@ class LossSpike(ABC):
         An extension point of ATorch's: a subclass that overrides it is called for every line.
         """
         splitter = self.loss_sample_str_splitter.encode()
-        loss, info = worst_sample(losses_str.encode(), sample_infos_str.encode(), splitter)
+        loss, info = loss_lines.worst_sample(losses_str.encode(), sample_infos_str.encode(), splitter)
         try:
             dataset, tokens = self.fetch_sample(info)
         except (LookupError, ValueError, OSError):
             return None, None, None
-        return dataset, ids_text(tokens) if tokenizer is None else sample_text(tokens, tokenizer), loss
+        return dataset, loss_lines.ids_text(tokens) if tokenizer is None else sample_text(tokens, tokenizer), loss
 
     def _has_own_contents(self) -> bool:
         return type(self).parse_sample_content is not LossSpike.parse_sample_content
@@ -250,23 +240,23 @@ class LossSpike(ABC):
         with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
             for number, line in enumerate(file, 1):
                 try:
-                    when, iteration, mean, losses, infos = read_line(line, splitter)
+                    when, iteration, mean, losses, infos = loss_lines.read_line(line, splitter)
                     summary.num_lines += 1
                     # As in ATorch, values equal to a minimum are kept, and so is NaN.
                     if iteration < min_iter or mean < min_loss:
                         summary.num_below += 1
                     elif has_own:
-                        contents = text_of(losses), text_of(infos.rstrip(b"\r\n"))
+                        contents = loss_lines.text_of(losses), loss_lines.text_of(infos.rstrip(b"\r\n"))
                         dataset, text, loss = self.parse_sample_content(*contents, tokenizer)
                         if dataset is not None:
                             summary.num_samples += 1
                             yield f"=========={dataset}  {loss}================\n{text}\n\n\n\n"
                     elif details:
-                        more = f"  {iteration}  {text_of(when)}  {mean}"
-                        for loss, info in all_samples(losses, infos, sample_splitter):
+                        more = f"  {iteration}  {loss_lines.text_of(when)}  {mean}"
+                        for loss, info in loss_lines.all_samples(losses, infos, sample_splitter):
                             chosen.append((number, loss, info, f"{more}  {info}  {path.name}"))
                     else:
-                        chosen.append((number, *worst_sample(losses, infos, sample_splitter), ""))
+                        chosen.append((number, *loss_lines.worst_sample(losses, infos, sample_splitter), ""))
                 except Exception as error:  # noqa: BLE001  a user's method may raise anything: skip this line only
                     torn = "" if line.endswith(b"\n") else ", torn off"
                     summary.note_bad(path, number, f"{_reason(error)}{torn}")
@@ -287,7 +277,7 @@ class LossSpike(ABC):
             except Exception as error:  # noqa: BLE001  a tokenizer may raise anything: skip this sample only
                 summary.note_bad(path, number, f"{info}: {_reason(error)}")
         summary.num_samples += len(heads)
-        texts = ids_texts(texts) if tokenizer is None else texts
+        texts = loss_lines.ids_texts(texts) if tokenizer is None else texts
         return "".join([f"{head}{text}\n\n\n\n" for head, text in zip(heads, texts, strict=True)])
 
 
