@@ -54,8 +54,7 @@ from sonde.demo.corpus import read_docstrings
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.heal.decision import Heal
-from sonde.heal.history import read_history
+from sonde.heal.decision import Heal, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest

@@ -14,8 +14,7 @@ from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict
-from sonde.heal.decision import Heal
-from sonde.heal.history import read_history
+from sonde.heal.decision import Heal, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.ranks import found_by_rank_0
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
 from sonde.errors import SettingError
-from sonde.heal.history import told
+from sonde.heal.decision import told
 from sonde.records.catalog import run_status
 from sonde.records.columns import Series
 from sonde.records.index import RunIndex

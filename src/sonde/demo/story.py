@@ -32,8 +32,7 @@ from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.heal.decision import Heal
-from sonde.heal.history import counted, read_history, told
+from sonde.heal.decision import Heal, counted, read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk

@@ -41,8 +41,7 @@ from sonde.flight.samples import skipped
 from sonde.flight.scene import Scene, experiments, judge, judge_rows
 from sonde.flight.training import Training
 from sonde.forensics.verdict import UNKNOWN, Cause, Verdict, read_verdict, write_verdict
-from sonde.heal.decision import ENDED, Act, Call, Heal
-from sonde.heal.history import read_history, told_of_act, write_event
+from sonde.heal.decision import ENDED, Act, Call, Heal, read_history, told_of_act, write_event
 from sonde.heal.supervisor import HealWatch, mend
 from sonde.log.device import Copy, begin_copy
 from sonde.run import Run

@@ -2,8 +2,8 @@ from sonde.heal.decision import Act as Act
 from sonde.heal.decision import Call as Call
 from sonde.heal.decision import Heal as Heal
 from sonde.heal.decision import decide as decide
-from sonde.heal.history import read_history as read_history
-from sonde.heal.history import told as told
+from sonde.heal.decision import read_history as read_history
+from sonde.heal.decision import told as told
 from sonde.heal.supervisor import HealWatch as HealWatch
 from sonde.heal.supervisor import WayOn as WayOn
 from sonde.heal.supervisor import keep_training as keep_training

@@ -1,22 +1,37 @@
-"""Decide what to do about a verdict. Pure functions; every decision comes with an explanation.
+"""Decide what to do about a verdict, record it, and tell it. Every decision comes with an explanation.
 
     samples are blamed            roll back to the last good state and continue without exactly these samples
     state or machine              roll back and continue unchanged: it will not happen again. If it does: as not known
     not known, or not sure        roll back and continue without the batch
     the rate or another setting   end the run with the advice; the rate may be halved for some updates, if allowed
 
-The limits on rollbacks, samples and updates (`Heal`) always hold; beyond them the run ends with the verdict. Needs no
-torch.
+The limits on rollbacks, samples and updates (`Heal`) always hold; beyond them the run ends with the verdict. Deciding is
+pure. The healing history of a run is in its events:
+
+    {"event":"heal","phase":"called", …}      an anomaly did not pass by itself
+    {"event":"heal","phase":"act", …}         what will be done about it, written before it is done
+    {"event":"heal","phase":"done"}           it has been done
+    {"event":"heal","phase":"would", …}       what would have been done, in a dry run
+
+A process that was killed between two records continues with the next one. A pending call or act is void once a later
+training went on without it. `sonde show`, the report and the dashboard show the same account: what happened, what was
+done, and what it cost. Needs no torch.
 """
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
 from sonde.data.skip_list import SkipList
+from sonde.errors import RunError
 from sonde.fields import Positive, PositiveNumber, check_fields
 from sonde.forensics.verdict import NOTHING, SURE, UNKNOWN, Cause, Verdict, blamed_samples
+from sonde.records.journal import append_event, read_events
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
@@ -24,6 +39,9 @@ ENDED: Final = "healing ended"
 _PLAIN: Final = 0.8
 """With at least this confidence in bad samples, an anomaly where the run was healed before counts as a new one."""
 _RATES: Final = ("lr", "schedule", "warmup")
+EVENT: Final = "heal"
+_TRAINS: Final = "determinism"
+"""The event that every training writes when it begins (train/determinism.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,3 +239,100 @@ def _without_batch(act: Act, scene: Scene, why: str) -> Act:
     if not skip:
         return replace(act, why=f"{why}, and the batch was not recorded")
     return replace(act, kind="skip batch", why=why, skip=skip)
+
+
+class History(NamedTuple):
+    """The complete healing history of a run."""
+
+    acts: tuple[Act, ...] = ()
+    """The actions, in order."""
+    would: tuple[Act, ...] = ()
+    """The actions that dry runs would have taken."""
+    call: Call | None = None
+    """An anomaly that was reported but not decided yet."""
+    act: Act | None = None
+    """An action that was decided but not carried out yet."""
+
+
+def read_history(run: str | os.PathLike[str]) -> History:
+    """Read the healing history of a run; records that cannot be read are skipped."""
+    acts: list[Act] = []
+    would: list[Act] = []
+    call: Call | None = None
+    act: Act | None = None
+    for record in read_events(Path(run), EVENT, _TRAINS):
+        phase = record.get("phase") if record["event"] == EVENT else None
+        if record["event"] == _TRAINS or phase == "done":
+            call = act = None
+        try:
+            if phase == "called":
+                call = msgspec.convert(record.get("call"), Call)
+            elif phase == "act":
+                call, act = None, msgspec.convert(record.get("act"), Act)
+                acts.append(act)
+            elif phase == "would":
+                would.append(msgspec.convert(record.get("act"), Act))
+        except (msgspec.ValidationError, ValueError):
+            continue
+    return History(acts=tuple(acts), would=tuple(would), call=call, act=act)
+
+
+def write_event(run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act) -> None:
+    """Append a record to the history, synced to disk before this returns."""
+    told: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
+    if not append_event(run, EVENT, phase=phase, **told):
+        raise RunError(f"{run} cannot be mended: its events cannot be written", hint="free the disk, and start again")
+
+
+def told(run: str | os.PathLike[str]) -> list[list[str]]:
+    """Describe each time that the run was healed, or would have been, in a few sentences; empty if there were none."""
+    history = read_history(run)
+    chapters = [told_of_act(one) for one in history.acts] + [told_of_act(one, would=True) for one in history.would]
+    if history.acts:
+        chapters.append([_in_all(history.acts)])
+    return chapters
+
+
+def told_of_act(act: Act, *, would: bool = False) -> list[str]:
+    """Describe an action in four sentences: what happened, what was found, what was done, and what it cost."""
+    found = f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
+    done = f"Would have been done: {_done(act)}" if would else _done(act)
+    cost = f"Cost: {counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
+    return [_happened(act.call), f"{found} {act.why}.", done, cost]
+
+
+def _happened(call: Call) -> str:
+    if not math.isfinite(call.value):
+        return f"Update {call.first_step}: the loss was not finite."
+    expected = "" if math.isnan(call.baseline) else f" where {call.baseline:.4g} was expected"
+    waited = call.step - call.first_step
+    return (
+        f"Update {call.first_step}: the loss was {call.value:.4g}{expected}, and did not come back in {waited} updates."
+    )
+
+
+def _done(act: Act) -> str:
+    place = f"the state after update {act.checkpoint}" if act.checkpoint else "the beginning"
+    if act.kind == "stop":
+        return " ".join(["The run ended.", *act.advice])
+    if act.kind == "lower rate":
+        return f"Back to {place}; the learning rate is at most {act.rate:.3g} until update {act.rate_until}."
+    if act.kind == "go back":
+        return f"Back to {place}, and on as it was."
+    which = ", ".join(
+        f"{name} {' '.join(map(str, numbers[:8]))}{' …' * (len(numbers) > 8)}" for name, numbers in act.skip.items()
+    )
+    whose = "the batch, " if act.kind == "skip batch" else ""
+    return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
+
+
+def _in_all(acts: tuple[Act, ...]) -> str:
+    back = [one for one in acts if one.kind != "stop"]
+    samples = counted(sum(one.num_skipped for one in back), "sample")
+    updates = counted(sum(one.num_repeated for one in back), "update")
+    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {updates} made again."
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

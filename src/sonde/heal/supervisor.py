@@ -6,7 +6,7 @@
 
 Every start builds everything from the settings, so the result is bit-identical to a run that a person healed with
 `sonde rollback` and `sonde train`. Each step of healing is done exactly once, even if the process is killed: what is
-left to do is recorded in the run (history.py), and repeating a step changes nothing.
+left to do is recorded in the run (decision.py), and repeating a step changes nothing.
 """
 
 import logging
@@ -31,8 +31,8 @@ from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.decision import ENDED, Act, Call, Heal, Scene, back_before, beyond_budget, decide, sure_cause
-from sonde.heal.history import read_history, told_of_act, write_event
+from sonde.heal import decision
+from sonde.heal.decision import Act, Call, Heal, Scene, read_history, told_of_act, write_event
 from sonde.ranks import found_by_rank_0, process_group
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
@@ -90,15 +90,15 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
     """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its verdict."""
-    spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
+    spent = decision.beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
     diagnose = heal.diagnose or partial(diagnose_beside, heal)
     verdict = diagnose(run, call.first_step)
-    if sure_cause(verdict) is None and call.step != call.first_step:
+    if decision.sure_cause(verdict) is None and call.step != call.first_step:
         later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
-        verdict = later if sure_cause(later) is not None else verdict
-    checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
+        verdict = later if decision.sure_cause(later) is not None else verdict
+    checkpoint = plan_way_back(run, decision.back_before(verdict, call, past, heal), SkipList(), "").checkpoint
     rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
     scene = Scene(
         checkpoint=checkpoint,
@@ -106,7 +106,7 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
         bad_rate=rates.get(call.step),
         batch=_batch(run, call.first_step),
     )
-    return decide(verdict, call, scene, past, heal)
+    return decision.decide(verdict, call, scene, past, heal)
 
 
 def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
@@ -279,7 +279,7 @@ def keep_training(
         if way.stop is not None:
             if ranks.rank() == 0:
                 _warn(told_of_act(way.stop))
-            return f"{ENDED}: {way.stop.why}"
+            return f"{decision.ENDED}: {way.stop.why}"
         watch = HealWatch(heal)
         reason = start(way, watch)
         if heal.dry_run:

@@ -20,7 +20,7 @@ import numpy as np
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.history import told
+from sonde.heal.decision import told
 from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout

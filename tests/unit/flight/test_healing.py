@@ -17,8 +17,7 @@ from sonde.errors import SettingError, TrainingStopped
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Verdict
-from sonde.heal.decision import Act, Heal
-from sonde.heal.history import read_history
+from sonde.heal.decision import Act, Heal, read_history
 from sonde.records.journal import read_steps
 from sonde.run import Run
 

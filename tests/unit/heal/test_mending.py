@@ -13,8 +13,7 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError
 from sonde.forensics.verdict import Verdict
-from sonde.heal.decision import Heal
-from sonde.heal.history import read_history
+from sonde.heal.decision import Heal, read_history
 from sonde.heal.supervisor import WayOn, mend, train_healing
 from sonde.records.layout import RunLayout
 

@@ -2,8 +2,7 @@
 
 import math
 
-from sonde.heal.decision import Act, Call
-from sonde.heal.history import told_of_act
+from sonde.heal.decision import Act, Call, told_of_act
 
 CALL = Call(kind="spike", step=132, first_step=120, value=9.0, baseline=3.0)
 

@@ -17,8 +17,7 @@ from sonde.data.loader import TokenLoader
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.forensics.verdict import Cause, Verdict
-from sonde.heal.decision import Heal
-from sonde.heal.history import read_history, told
+from sonde.heal.decision import Heal, read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
