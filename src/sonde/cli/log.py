@@ -60,7 +60,12 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
 
     def show(console: Console) -> None:
         for source, one in logs.items():
-            _show(console, source, one, formats[source])
+            console.print(Text(source, style="bold"), Text(_headline(one)))
+            if one["metrics"]:
+                columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
+                cells = (_cells(metric, formats[source].get(metric["metric"])) for metric in one["metrics"])
+                print_rows(console, columns, cells)
+            console.print("" if one["metrics"] else "no numbers in it\n")
 
     tell([{"run": source, **one} for source, one in logs.items()], show, json=json)
 
@@ -113,16 +118,6 @@ def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> dict[
         "mean": float(values[finite].mean()) if finite.any() else float("nan"),
         "num_non_finite": int(np.sum(~finite)),
     }
-
-
-def _show(console: Console, source: str, one: dict[str, Any], formats: dict[str, Any]) -> None:
-    console.print(Text(source, style="bold"), Text(_headline(one)))
-    if one["metrics"]:
-        columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
-        print_rows(console, columns, (_cells(metric, formats.get(metric["metric"])) for metric in one["metrics"]))
-        console.print()
-    else:
-        console.print("no numbers in it\n")
 
 
 def _cells(metric: dict[str, Any], spec: object) -> list[object]:

@@ -123,18 +123,15 @@ def run(arguments: list[str]) -> int:
         _complain(f"{where}{error.strerror or error}", None, None)
         return 1
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        # Python raises a specific type; torch only says so in the message.
+        is_told = any(words in str(error) for words in ("allocate memory", "out of memory"))
+        if not isinstance(error, MemoryError) and not is_told:
             raise
         _complain("there is not enough memory for this", str(error).partition("\n")[0] or None, None)
         return 1
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out. Python raises a specific type; torch only says so in the message."""
-    return isinstance(error, MemoryError) or any(one in str(error) for one in ("allocate memory", "out of memory"))
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:

@@ -66,7 +66,6 @@ def spark(curve: Curve | None) -> Markup:
     path = "M" + "L".join(
         f"{120 * (step - first) / max(last - first, 1):.1f} {25 - 24 * (value - low) / room:.1f}"
         for step, value in zip(thinned.steps.tolist(), thinned.values.tolist(), strict=True)
-        if math.isfinite(value)
     )
     label = f"loss from {wording.number(float(thinned.values[0]))} to {wording.number(float(thinned.values[-1]))}"
     return tag("svg", tag("path", d=path), class_="spark", viewBox="0 0 120 26", role="img", aria_label=label)

@@ -286,13 +286,10 @@ class _Pages:
         """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
         known = self.folder.runs()
         name, _, last = path.rpartition("/")
-        if path in known:
-            return path, "", ""
-        if name in known and last in run_page.PARTS:
-            return name, last, ""
         before, _, word = name.rpartition("/")
-        if before in known and word == "step":
-            return before, word, last
+        for run, part, rest in ((path, "", ""), (name, last, ""), (before, word, last)):
+            if run in known and (part == "step" if rest else part in run_page.PARTS):
+                return run, part, rest
         raise RunNotFound(f"there is no run {path!r:.200} below {self.folder.root}")
 
 

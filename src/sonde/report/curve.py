@@ -10,7 +10,6 @@ the bytes) and `y`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -70,7 +69,8 @@ def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: in
     num = len(curve)
     if num <= max_points:
         return curve
-    near = _near(curve.steps, around, reach, (max_points - 2) // 2)
+    ranges = [np.arange(*np.searchsorted(curve.steps, (step - reach, step + reach + 1))) for step in around]
+    near = np.unique(np.concatenate([[], *ranges]))[: (max_points - 2) // 2]
     size = -(-num // max((max_points - 2 - len(near)) // 2, 1))
     whole = num - num % size
     starts = np.arange(0, whole, size)
@@ -107,8 +107,8 @@ def sparkline(curve: Curve, width: int = 60) -> str:
         return ""
     low, high = float(finite.values.min()), float(finite.values.max())
     width = min(width, len(finite))
-    edges = np.linspace(0, len(finite), width + 1).astype(np.int64)
-    tops = [float(finite.values[start:end].max()) for start, end in pairwise(edges.tolist())]
+    starts = np.linspace(0, len(finite), width, endpoint=False).astype(np.int64)
+    tops = np.maximum.reduceat(finite.values, starts).tolist()
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((top - low) * scale)] for top in tops)
 
@@ -135,14 +135,3 @@ def _rounded(value: float) -> float:
     """Round to six digits: more than a screen shows, and half as long as full precision."""
     rounded = float(f"{value:.6g}")
     return rounded if math.isfinite(rounded) else math.copysign(1.7e308, value)
-
-
-def _near(steps: Integers, around: Sequence[int], reach: int, max_points: int) -> list[int]:
-    found: set[int] = set()
-    for step in around:
-        start = int(np.searchsorted(steps, step - reach))
-        end = int(np.searchsorted(steps, step + reach, side="right"))
-        if len(found) + end - start > max_points:
-            break
-        found.update(range(start, end))
-    return list(found)

@@ -139,7 +139,12 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
     """
     run = Path(run)
     problems: list[str] = []
-    manifest, status = _manifest(run, problems)
+    manifest, status = None, DAMAGED
+    try:
+        manifest = read_manifest(run)
+        status = run_status(run, manifest)
+    except DamagedFile as error:
+        problems.append(_said(error))
     attempts = [partial(read_verdict, run, step) for step, _ in RunLayout(run).verdicts()]
     verdicts = [one for read in attempts if (one := _attempt(read, None, problems)) is not None]
     log = spikes if spikes is not None else _attempt(lambda: read_spikes(run), None, problems)
@@ -195,15 +200,6 @@ def event_facts(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
     cool = max(statistics.median(losses or [0.0]), event.baseline if event.metric == "loss" else 0.0)
     hot = max(losses, default=cool)
     return EventFacts(spike=spike, samples=samples, num_samples=len(ranked), cool=cool, hot=hot)
-
-
-def _manifest(run: Path, problems: list[str]) -> tuple[Manifest | None, str]:
-    try:
-        manifest = read_manifest(run)
-    except DamagedFile as error:
-        problems.append(_said(error))
-        return None, DAMAGED
-    return manifest, run_status(run, manifest)
 
 
 def _phases(curves: RunCurves) -> dict[str, float]:

@@ -94,12 +94,8 @@ def bar(share: float, class_: str = "") -> Markup:
     width = round(100 * min(max(share, 0.0), 1.0), 1) if share == share else 0.0
     track = tag("rect", class_="track", width="100", height="6")
     fill = tag("rect", class_="fill", width=f"{width:g}", height="6")
-    return picture([track, fill], f"bar {class_}".strip(), "0 0 100 6")
-
-
-def picture(shapes: Iterable[Markup], class_: str, box: str) -> Markup:
-    """Return shapes as an SVG that stretches to fill its box; hidden from screen readers."""
-    return tag("svg", shapes, class_=class_, viewBox=box, preserveAspectRatio="none", aria_hidden="true")
+    shape = {"viewBox": "0 0 100 6", "preserveAspectRatio": "none"}
+    return tag("svg", track, fill, class_=f"bar {class_}".strip(), aria_hidden="true", **shape)
 
 
 def html_document(title: str, about: Child, body: Child) -> str:

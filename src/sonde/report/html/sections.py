@@ -18,7 +18,6 @@ from sonde.report.html.markup import (
     left_out,
     note,
     pairs,
-    picture,
     section,
     table,
     tag,
@@ -69,17 +68,13 @@ def speed(facts: RunFacts) -> Markup:
     total = sum(facts.phases.values())
     if not total > 0:
         return section("Time", note("No times were logged.", "none"), id="time")
-    rows, shapes, start = [], [], 0.0
-    for place, (phase, seconds) in enumerate(facts.phases.items()):
-        width = 100 * seconds / total
-        shapes.append(tag("rect", class_=f"phase{place}", x=f"{start:.2f}", width=f"{width:.2f}", height="10"))
-        start += width
-        square = tag("rect", class_=f"phase{place}", width="10", height="10")
-        key = tag("svg", square, class_="key", viewBox="0 0 10 10")
-        rows.append([[key, phase], wording.duration(seconds), wording.percent(seconds / total)])
-    rows.append([tag("b", "an update"), wording.duration(total), ""])
-    numbers = table(("", "mean", "share"), rows, right=("mean", "share"), class_="narrow")
-    return section("Time", picture(shapes, "phases", "0 0 100 10"), numbers, id="time")
+    rows: list[list[Child]] = []
+    for phase, seconds in facts.phases.items():
+        share = seconds / total
+        rows.append([phase, wording.duration(seconds), wording.percent(share), bar(share)])
+    rows.append([tag("b", "an update"), wording.duration(total), None, None])
+    numbers = table(("", "mean", "share", ""), rows, right=("mean", "share"), class_="narrow")
+    return section("Time", numbers, id="time")
 
 
 def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> Markup | None:
@@ -331,14 +326,10 @@ def event_samples(facts: EventFacts) -> Markup:
     shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
     coloured = any(sample.ranked.token_losses and sample.token_texts for sample in facts.samples)
     samples = [_sample(place, sample, facts) for place, sample in enumerate(facts.samples, 1)]
-    legend = _legend(facts) if coloured else None
-    return tag("div", tag("h3", f"Step {event.first_step:,}: {shown}"), legend, samples, id=f"event-{event.first_step}")
-
-
-def _legend(facts: EventFacts) -> Markup:
     heats = [tag("span", "\u2002", class_=f"h{heat}") for heat in range(1, HOTTEST + 1)]
     told = f"loss of a token: up to {wording.number(facts.cool)} "
-    return tag("p", told, heats, f" {wording.number(facts.hot)}", class_="legend")
+    legend = tag("p", told, heats, f" {wording.number(facts.hot)}", class_="legend") if coloured else None
+    return tag("div", tag("h3", f"Step {event.first_step:,}: {shown}"), legend, samples, id=f"event-{event.first_step}")
 
 
 def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
