@@ -17,7 +17,7 @@ from rich.text import Text
 from sonde.cli.terminal import data_output, json_text, picked, print_csv, print_rows, tell
 from sonde.errors import RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
-from sonde.log.backends.stdout import screen_line, value_text
+from sonde.log.backends.stdout import line_parts, value_text
 from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
 from sonde.log.series import read_columns, series_of
@@ -191,7 +191,7 @@ def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool)
         return json_text(picked(record, *record.__struct_fields__)).rstrip("\n")
     if record.type == LOG and isinstance(record.data, dict):
         rank = f"rank {record.rank} " if record.rank else ""
-        return rank + screen_line({"datetime": record.datetime, "step": record.step, "data": record.data}, metadata)
+        return rank + "".join(line_parts(picked(record, "datetime", "step", "data"), metadata))
     return value_text(record.data)
 
 

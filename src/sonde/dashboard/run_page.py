@@ -18,7 +18,7 @@ from sonde.log.backends.stdout import value_text
 from sonde.records import layout
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
-from sonde.records.reader import read_last_records
+from sonde.records.reader import newest_records
 from sonde.records.values import step_numbers
 from sonde.report import wording
 from sonde.report.facts import CheckpointFacts, event_facts, gather
@@ -95,7 +95,7 @@ def log_page(row: Row, run: OpenRun, query: Query) -> str:
         for file in files[:256]
     ]  # fmt: skip
     found = [file.path for file in files if file.rank == rank]
-    records = read_last_records(found[0]) if found else []
+    records = list(newest_records(found[0]))[::-1] if found else []
     lines = [_log_line(record) for record in records if record.get("type") != METADATA][-_MAX_LINES:]
     ranks = tag("nav", links, class_="ranks", aria_label="ranks") if len(files) > 1 else None
     shown = tag("pre", "\n".join(lines), class_="log", id="log-lines", data_live=True, tabindex="0")

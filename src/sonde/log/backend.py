@@ -28,7 +28,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias, TypedDict
+from typing import Any, ClassVar, Final, TypeAlias
 
 from sonde.errors import SettingError
 from sonde.records.values import decode, encode, step_numbers
@@ -52,17 +52,6 @@ class Verbosity(enum.IntEnum):
     OFF = -1
     DEFAULT = 0
     VERBOSE = 1
-
-
-class BackendOptions(TypedDict, total=False):
-    """Keyword options of every backend."""
-
-    every_n: int | None
-    """Write one LOG record out of this many; its numbers are means over all of them."""
-    every_seconds: float | None
-    """Write one LOG record every this many seconds; its numbers are means over all since the previous one."""
-    all_ranks: bool | None
-    """True: every rank writes. False: only rank 0 does. None: the backend's default."""
 
 
 @dataclass(slots=True)
@@ -170,6 +159,11 @@ class Backend(ABC):
         every_seconds: float | None = None,
         all_ranks: bool | None = None,
     ) -> None:
+        """The options of every backend: its level, how often it writes, and on which ranks.
+
+        Of LOG records, one in `every_n` or one every `every_seconds` is written; its numbers are means over all since
+        the previous one. `all_ranks` says whether every rank writes or only rank 0; None is the backend's default.
+        """
         try:
             self.verbosity = Verbosity(verbosity)
         except ValueError:

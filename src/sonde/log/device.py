@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sonde.log.backend import Record
+from sonde.records.values import is_tensor_type
 
 PLAIN_TYPES: Final = frozenset({float, int, str, bool, type(None)})
 MAX_ELEMENTS: Final = 100_000
@@ -44,12 +45,18 @@ class Copy:
 
     def is_ready(self) -> bool:
         """Return whether the value has arrived. Never waits."""
-        return bool(self._event.query())
+        try:
+            return bool(self._event.query())
+        except Exception:  # noqa: BLE001  a failed device raises again when the value is read, and that is recorded
+            return True
 
     def value(self) -> object:
-        """Return the value as plain Python data, waiting for it if necessary."""
-        self._event.synchronize()
-        return self._host.tolist()
+        """Return the value as plain Python data, waiting for it if necessary. Never raises."""
+        try:
+            self._event.synchronize()
+            return self._host.tolist()
+        except Exception as error:  # noqa: BLE001  a failed device raises on the first read
+            return _unreadable(self, error)
 
 
 def begin_copy(tensor: Any) -> Copy:
@@ -65,11 +72,6 @@ def begin_copy(tensor: Any) -> Copy:
     else:
         event.record(stream(device))
     return Copy(host, event)
-
-
-def is_tensor_type(kind: type) -> bool:
-    """Return whether this is torch's tensor type or derived from it."""
-    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
 class Unpacked:
@@ -130,12 +132,7 @@ def arrived(value: Any) -> Any:
         return {key: arrived(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [arrived(item) for item in value]
-    if isinstance(value, Copy):
-        try:
-            return value.value()
-        except Exception as error:  # noqa: BLE001  a failed device raises on the first read
-            return _unreadable(value, error)
-    return value
+    return value.value() if isinstance(value, Copy) else value
 
 
 def _unreadable(value: object, error: Exception) -> str:
@@ -179,7 +176,7 @@ class DeferredRecords:
 
     def _advance(self, *, wait: bool) -> None:
         """Write what has arrived, in order, up to the first record that has not."""
-        while self._waiting and (wait or all(_is_ready(copy) for copy in self._waiting[0][2])):
+        while self._waiting and (wait or all(copy.is_ready() for copy in self._waiting[0][2])):
             self._write_first()
 
     def _write_first(self) -> None:
@@ -197,10 +194,3 @@ class DeferredRecords:
                 if not self._waiting:
                     self._thread = None
                     return
-
-
-def _is_ready(copy: Copy) -> bool:
-    try:
-        return copy.is_ready()
-    except Exception:  # noqa: BLE001  a failed device raises again when the value is read, and that is recorded
-        return True

@@ -40,12 +40,8 @@ class Backend(ABC):
     """NVIDIA's base class of a backend: implement `log` and `metadata`. Every `Logger` of sonde accepts it."""
 
     def __init__(self, verbosity: int) -> None:
-        self._verbosity = verbosity
-
-    @property
-    def verbosity(self) -> int:
+        self.verbosity = self._verbosity = verbosity
         """The level up to which the backend takes records."""
-        return self._verbosity
 
     @abstractmethod
     def log(self, timestamp: datetime, elapsedtime: float, step: Any, data: Any) -> None:

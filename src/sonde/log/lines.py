@@ -62,12 +62,6 @@ def find_log_files(source: Source) -> list[Path]:
     return list(found)
 
 
-def rank_in_name(path: Path) -> int:
-    """Return the rank in a file's name, or 0 if there is none."""
-    match = _RANK.search(path.name)
-    return int(match[1]) if match else 0
-
-
 def run_directory(source: Source) -> Path | None:
     """Return `source` if it is a run directory, otherwise None."""
     if isinstance(source, str | os.PathLike):
@@ -126,7 +120,8 @@ class LogFile:
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.scanner = LineScanner(path, offset=offset)
         """Where reading stopped, and the number of lines that are not records."""
-        self.rank = rank_in_name(path)
+        named = _RANK.search(path.name)
+        self.rank = int(named[1]) if named else 0
         """The rank of records that do not have their own."""
         self.num_lost = 0
         """Number of records that could not be written, according to GAP records."""

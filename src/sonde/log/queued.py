@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
-from typing_extensions import Unpack
-
-from sonde.log.backend import Backend, BackendOptions, Record, Verbosity
+from sonde.log.backend import Backend, Record, Verbosity
 from sonde.records.values import as_number
 
 QUEUE_RECORDS: Final = 10_000
@@ -26,7 +24,7 @@ FLUSH_SECONDS: Final = 30.0
 class QueuedBackend(Backend):
     """Base class of slow backends: `write` queues a record, `send` does the work in the thread."""
 
-    def __init__(self, verbosity: int = Verbosity.DEFAULT, **options: Unpack[BackendOptions]) -> None:
+    def __init__(self, verbosity: int = Verbosity.DEFAULT, **options: Any) -> None:
         super().__init__(verbosity, **options)
         self._queue: SimpleQueue[Record | threading.Event | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

@@ -30,7 +30,7 @@ from sonde.log.resume import drop_superseded
 from sonde.log.series import LogColumns, mean_over_ranks
 from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records.columns import Series
-from sonde.records.values import encode
+from sonde.records.values import as_text
 
 if TYPE_CHECKING:
     import pandas
@@ -151,4 +151,4 @@ def _fits(value: int | None) -> bool:
 
 
 def _as_text(column: list[Any]) -> list[Any]:
-    return [value if value is None or isinstance(value, str) else encode(value).decode().strip() for value in column]
+    return [None if value is None else as_text(value) for value in column]

@@ -25,7 +25,7 @@ from typing import Any, Final
 from zlib_ng.zlib_ng import crc32
 
 from sonde.records import disk
-from sonde.records.files import explained
+from sonde.records.files import WRITABLE, explained
 from sonde.records.seal import EIGHT_DIGITS, PADDED_SEAL, SEAL, seal
 from sonde.records.values import encode
 
@@ -66,8 +66,7 @@ class RecordFile:
         self._next_retry = 0.0
         self._descriptor = -1
         self._identity = (0, 0)
-        hint = "check that the directory exists, is yours and has space, and that the file is no link"
-        with explained(f"cannot write records to {self.path}", hint=hint):
+        with explained(f"cannot write records to {self.path}", hint=WRITABLE):
             self._reopen()
         self._next_check = monotonic() + _CHECK_SECONDS
 

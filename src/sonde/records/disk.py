@@ -6,7 +6,6 @@ and then kill, tear or fail each of them in turn. The names are plain aliases th
 
 import errno
 import os
-import stat
 from pathlib import Path
 
 open_file = os.open
@@ -17,17 +16,6 @@ replace = os.replace
 mkdir = os.mkdir
 unlink = os.unlink
 rmdir = os.rmdir
-
-
-_KINDS = {
-    stat.S_IFREG: "a regular file",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFLNK: "a link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def write_some(descriptor: int, payload: bytes | memoryview) -> int:
@@ -74,19 +62,3 @@ def make_directories(directory: Path) -> None:
         except FileExistsError:
             if not path.is_dir():
                 raise
-
-
-def what_it_is(found: os.stat_result) -> str:
-    """Return a description of a file type: "a link", "a FIFO"."""
-    return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
-
-
-def refuse_irregular(path: Path) -> None:
-    """Raise if `path` is something other than a regular file or a link: replacing it could remove a device."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-        reason = f"it is {what_it_is(found)}, not a regular file"
-        raise OSError(errno.EEXIST, reason, os.fspath(path))

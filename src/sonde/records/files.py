@@ -44,16 +44,26 @@ from typing_extensions import Buffer
 
 from sonde.errors import RunError, SondeError
 from sonde.records import disk
-from sonde.records.disk import what_it_is
 from sonde.records.host import is_running, pid_namespace
 
 SMALL_BYTES: Final = 64 << 20
 """Size limit in bytes for a manifest, verdict, sidecar or list; ours have a few kilobytes."""
+WRITABLE: Final = "check that the directory exists, is yours and has space, and that the file is no link"
+"""The hint for a file that cannot be written."""
 
 _READ: Final = (
     os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 ) | getattr(os, "O_BINARY", 0)
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_KINDS: Final = {
+    stat.S_IFREG: "a regular file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 _TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL)
 
 
@@ -105,7 +115,7 @@ def check_folder(folder: Path, *, hint: str = "move the folder itself into the r
     except OSError:
         return  # missing or not accessible: code that uses it will report that
     if not stat.S_ISDIR(found.st_mode):
-        raise RunError(f"{folder} is {what_it_is(found)}, not a folder of the run", hint=hint)
+        raise RunError(f"{folder} is {_what_it_is(found)}, not a folder of the run", hint=hint)
 
 
 @contextlib.contextmanager
@@ -156,11 +166,15 @@ def _open_irregular(path: Path) -> int | None:
     return os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
 
 
+def _what_it_is(found: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
+
+
 def _check_regular(found: os.stat_result, path: Path | str) -> None:
     if not stat.S_ISREG(found.st_mode):
         is_link = stat.S_ISLNK(found.st_mode)
         code = errno.ELOOP if is_link else errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-        raise OSError(code, f"it is {what_it_is(found)}, not a regular file", os.fspath(path))
+        raise OSError(code, f"it is {_what_it_is(found)}, not a regular file", os.fspath(path))
 
 
 def write_file(path: Path, payload: bytes) -> None:
@@ -176,7 +190,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     A link is replaced, never followed. A device, a FIFO or a folder is refused (`output_file` writes through them
     when a user asked for it).
     """
-    disk.refuse_irregular(path)
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if not stat.S_ISLNK(found.st_mode):
+            _check_regular(found, path)
     temporary = temporary_name(path)
     file = io.BufferedWriter(_SeamFile(temporary), buffer_size=1 << 20)
     try:

@@ -63,7 +63,7 @@ def is_running(pid: int) -> bool:
 def describe_start() -> dict[str, Any]:
     """Return what a manifest says about the circumstances of a start."""
     return {
-        "command": describe_command(),
+        "command": list(getattr(sys, "orig_argv", sys.argv)),
         "versions": describe_versions(),
         "host": describe_host(),
         "git": describe_git(),
@@ -92,11 +92,6 @@ def describe_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def describe_command() -> list[str]:
-    """Return the command line of this process."""
-    return list(getattr(sys, "orig_argv", sys.argv))
 
 
 def describe_launcher() -> list[str] | None:

@@ -99,11 +99,7 @@ class RunLayout:
 
     def ledger_ranks(self) -> list[int]:
         """Return the ranks that kept a ledger, in order."""
-        try:
-            names = [entry.name for entry in self.ledger.iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted({int(match["rank"]) for match in map(_LEDGER_FILE.fullmatch, names) if match})
+        return sorted({int(match["rank"]) for match in _matches(self.ledger, _LEDGER_FILE)})
 
     def verdict(self, step: int) -> Path:
         """Return the file with the verdict on one step."""
@@ -131,16 +127,21 @@ class RunLayout:
     def record_files(self, kind: str | None = None) -> list[RecordFileName]:
         """Return the existing record files, of one kind or of all, ordered by kind and rank."""
         check_folder(self.records)
-        try:
-            names = [entry.name for entry in self.records.iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        found = []
-        for name in names:
-            match = _RECORD_FILE.fullmatch(name)
-            if match and kind in (None, match["kind"]):
-                found.append(RecordFileName(path=self.records / name, kind=match["kind"], rank=int(match["rank"])))
+        found = [
+            RecordFileName(path=self.records / match[0], kind=match["kind"], rank=int(match["rank"]))
+            for match in _matches(self.records, _RECORD_FILE)
+            if kind in (None, match["kind"])
+        ]
         return sorted(found, key=lambda file: (file.kind, file.rank))
+
+
+def _matches(folder: Path, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the names in a folder that match; none if there is no folder."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [match for match in map(pattern.fullmatch, names) if match]
 
 
 def move_attempt(layout: RunLayout, rank: int, number: int) -> tuple[Path, list[str]] | None:

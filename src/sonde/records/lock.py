@@ -25,7 +25,7 @@ import msgspec
 
 from sonde.errors import RunError, RunLocked
 from sonde.records import disk
-from sonde.records.files import read_small
+from sonde.records.files import WRITABLE, explained, read_small
 from sonde.records.host import is_running, pid_namespace
 from sonde.records.seal import seal, unseal_document
 
@@ -76,22 +76,19 @@ class RunLock:
         self._path = path
         self.previous: Owner | None = None
         self._mine = current_owner()
-        try:
-            with _exclusive(path, os.O_CREAT) as descriptor:
-                owner = read_owner(path)
-                if owner is not None:
-                    self._check(owner, force)
-                    self.previous = owner
-                os.ftruncate(descriptor, 0)
-                disk.write_all(descriptor, seal(json.dumps(asdict(self._mine)).encode() + b"\n"))
-                disk.fsync(descriptor)
-        except OSError as error:
-            self.release()
-            raise RunError(
-                f"cannot write the lock {path}",
-                cause=error.strerror or str(error),
-                hint="check that the directory exists, is yours and has space, and that the file is no link",
-            ) from error
+        with explained(f"cannot write the lock {path}", hint=WRITABLE):
+            try:
+                with _exclusive(path, os.O_CREAT) as descriptor:
+                    owner = read_owner(path)
+                    if owner is not None:
+                        self._check(owner, force)
+                        self.previous = owner
+                    os.ftruncate(descriptor, 0)
+                    disk.write_all(descriptor, seal(json.dumps(asdict(self._mine)).encode() + b"\n"))
+                    disk.fsync(descriptor)
+            except OSError:
+                self.release()
+                raise
 
     def release(self) -> None:
         """Release the directory. A lock taken by someone else meanwhile, or held by our parent process, stays."""

@@ -63,7 +63,6 @@ class LineScanner:
         self.num_bad = 0
         self.bad_lines: list[BadLine] = []
         """The first hundred bad lines; `num_bad` counts all."""
-        self.num_records = 0
 
     def blocks(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield stretches of complete lines from `self.offset` on, without the last newline of each."""
@@ -96,17 +95,11 @@ class LineScanner:
                 yield start, cleaned
 
     def __iter__(self) -> Iterator[Record]:
-        for _, record in self.located():
-            yield record
-
-    def located(self) -> Iterator[tuple[int, Record]]:
-        """Yield the records, each with the byte offset of its line."""
         with open_regular(self.path) as file:
             for offset, line in self.lines(file):
                 record = parse_line(self, offset, line)
                 if record is not None:
-                    self.num_records += 1
-                    yield offset, record
+                    yield record
             yield from self._last_line(file)
 
     def note_bad(self, offset: int, num_bytes: int, reason: str) -> None:
@@ -141,7 +134,7 @@ class LineScanner:
         self.offset = start + num_bytes
         file.seek(self.offset)
 
-    def _last_line(self, file: BinaryIO) -> Iterator[tuple[int, Record]]:
+    def _last_line(self, file: BinaryIO) -> Iterator[Record]:
         """Yield a last line without a newline if it is a complete object; a torn object does not parse."""
         if not 0 < self.torn_bytes <= MAX_LINE_BYTES:
             return
@@ -157,8 +150,7 @@ class LineScanner:
         if isinstance(record, dict):
             self.offset += self.torn_bytes
             self.torn_bytes = 0
-            self.num_records += 1
-            yield start, record
+            yield record
 
 
 def has_damaged_end(path: Path) -> bool:
@@ -195,12 +187,7 @@ def read_record_at(path: Path, offset: int) -> Record | None:
     return parse_line(scanner, offset, scanner.clean(offset, line.rstrip(b"\n")))
 
 
-def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
-    """Return the complete records in the last `num_bytes` of a file, without reading all of it."""
-    return list(newest_records(path, num_bytes=num_bytes))[::-1]
-
-
-def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
+def newest_records(path: Path, *, num_bytes: int = 1 << 16) -> Iterator[Record]:
     """Yield the complete records in the last `num_bytes` of a file, newest first, decoding each on demand."""
     with open_regular(path, buffering=0) as file:
         start = max(os.fstat(file.fileno()).st_size - num_bytes, 0)

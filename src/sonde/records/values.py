@@ -124,13 +124,14 @@ def _is_plainly_finite(value: object) -> bool:
 
 def _scalar_tensor(value: object) -> object:
     """Handle torch scalars on orjson's fast path; everything else takes the careful path."""
-    if _is_from_torch(value) and getattr(value, "ndim", None) == 0:
+    if is_tensor_type(type(value)) and value.ndim == 0:  # type: ignore[attr-defined]  # a tensor
         return value.item()  # type: ignore[attr-defined]  # a tensor
     raise TypeError
 
 
-def _is_from_torch(value: object) -> bool:
-    return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
+def is_tensor_type(kind: type) -> bool:
+    """Return whether this is torch's tensor type or derived from it."""
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
 def _encode_with_care(value: object, max_bytes: int) -> bytes:
@@ -212,7 +213,7 @@ class _Plain:
     def _other(self, value: object, depth: int) -> object:
         if isinstance(value, np.floating) and np.isfinite(value) and value.dtype.itemsize <= 8:
             return value  # orjson's own format, shortest for its width, as on the fast path
-        if isinstance(value, np.generic | np.ndarray) or _is_from_torch(value):
+        if isinstance(value, np.generic | np.ndarray) or is_tensor_type(type(value)):
             return self._array(value, depth)
         if isinstance(value, complex):
             return {"$complex": [_real(value.real), _real(value.imag)]}
@@ -269,14 +270,10 @@ class _Plain:
             kept[name] = self.plain(item, depth + 1)
         return kept
 
-    def _array(self, array: object, depth: int) -> object:
+    def _array(self, array: Any, depth: int) -> object:
         """Convert a numpy or torch value by its own `tolist`; a large one is described instead."""
-        shape = getattr(array, "shape", None)
-        if shape is None or not hasattr(array, "tolist"):
-            return self._repr(repr(array))
-        size = math.prod(shape)
-        if size * _BYTES_PER_VALUE > max(self._bytes_left, 0):
-            return self._cut(f"{type(array).__name__} of shape {list(shape)}, dtype {getattr(array, 'dtype', '?')}")
+        if math.prod(array.shape) * _BYTES_PER_VALUE > max(self._bytes_left, 0):
+            return self._cut(f"{type(array).__name__} of shape {list(array.shape)}, dtype {array.dtype}")
         plain = array.tolist()
         # Python has no floats wider than 64 bits: numpy's are returned unchanged by `tolist`.
         return self._repr(repr(plain)) if isinstance(plain, np.generic) else self.plain(plain, depth + 1)
@@ -292,6 +289,11 @@ def _real(number: float) -> object:
     if math.isfinite(number):
         return number
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+
+
+def as_text(value: object) -> str:
+    """Return a text unchanged, and any other value as its JSON."""
+    return value if isinstance(value, str) else encode(value).decode().strip()
 
 
 def as_number(value: object) -> float | None:

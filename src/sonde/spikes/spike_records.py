@@ -31,8 +31,8 @@ from typing import Any, Final, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.log.device import is_tensor_type
 from sonde.records.append import RecordFile
+from sonde.records.values import is_tensor_type
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.writing_thread import WritingThread

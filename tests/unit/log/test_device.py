@@ -5,7 +5,8 @@ import numpy as np
 import torch
 
 import sonde.log
-from sonde.log.device import Copy, begin_copy, is_tensor_type
+from sonde.log.device import Copy, begin_copy
+from sonde.records.values import is_tensor_type
 
 
 def test_tensors_are_known_by_their_type() -> None:

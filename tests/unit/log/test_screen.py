@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonde.log.backends.stdout import screen_line, value_text
+from sonde.log.backends.stdout import line_parts, value_text
 
 
 class Hostile:
@@ -12,7 +12,8 @@ class Hostile:
 
 
 def line(step: Any, data: dict[Any, Any], **metadata: dict[str, Any]) -> str:
-    return screen_line({"datetime": "2026-11-15 19:46:47.226705+00:00", "step": step, "data": data}, metadata)
+    record = {"datetime": "2026-11-15 19:46:47.226705+00:00", "step": step, "data": data}
+    return "".join(line_parts(record, metadata))
 
 
 def test_line_is_tcaps() -> None:

@@ -11,9 +11,9 @@ import pytest
 from fault_injection import run_in_child
 
 from sonde.records.host import (
-    describe_command,
     describe_git,
     describe_host,
+    describe_start,
     describe_versions,
     rank_of_process,
     world_size_of_process,
@@ -57,10 +57,10 @@ def test_versions_are_those_of_the_package_metadata_and_absent_packages_are_left
 
 
 def test_the_command_is_the_whole_command_line() -> None:
-    code = "from sonde.records.host import describe_command; print(describe_command())"
+    code = "from sonde.records.host import describe_start; print(describe_start()['command'])"
     done = subprocess.run([sys.executable, "-c", code, "--rate", "3"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str([sys.executable, "-c", code, "--rate", "3"])
-    assert describe_command()
+    assert describe_start()["command"]
 
 
 def test_git_state_is_commit_branch_and_number_of_changed_files(tmp_path: Path) -> None:

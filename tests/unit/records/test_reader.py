@@ -12,7 +12,7 @@ from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.reader import (
     LineScanner,
-    read_last_records,
+    newest_records,
     read_record_at,
     read_records,
 )
@@ -35,10 +35,9 @@ def steps_in(path: Path) -> list[int]:
 def test_records_come_in_order_each_with_the_offset_of_its_line(path: Path) -> None:
     path.write_bytes(lines_of(1, 22, 3))
     reading = read_records(path)
-    located = list(reading.located())
-    assert located == [(0, {"step": 1}), (11, {"step": 22}), (23, {"step": 3})]
-    assert (reading.num_records, reading.num_bad, reading.torn_bytes) == (3, 0, 0)
-    assert [read_record_at(path, offset) for offset, _ in located] == [record for _, record in located]
+    assert list(reading) == [{"step": 1}, {"step": 22}, {"step": 3}]
+    assert (reading.num_bad, reading.torn_bytes) == (0, 0)
+    assert [read_record_at(path, offset) for offset in (0, 11, 23)] == list(read_records(path))
     assert list(read_records(path, offset=11)) == [{"step": 22}, {"step": 3}]
 
 
@@ -63,7 +62,7 @@ def test_a_whole_last_line_without_newline_is_a_record_given_once(path: Path) ->
     reading = read_records(path)
     assert [record["step"] for record in reading] == [1, 2]
     assert list(reading) == []
-    assert (reading.num_records, reading.torn_bytes) == (2, 0)
+    assert reading.torn_bytes == 0
     with path.open("ab") as file:
         file.write(b"\n" + lines_of(3))
     assert [record["step"] for record in reading] == [3]
@@ -71,19 +70,18 @@ def test_a_whole_last_line_without_newline_is_a_record_given_once(path: Path) ->
 
 def test_a_last_line_that_grows_while_it_is_read_is_not_mistaken(path: Path) -> None:
     path.write_bytes(lines_of(1) + b'{"step":2}')
-    located = read_records(path).located()
-    assert next(located)[1] == {"step": 1}
+    records = iter(read_records(path))
+    assert next(records) == {"step": 1}
     with path.open("ab") as file:
         file.write(b'\n{"step":3}\n')
-    assert [record["step"] for _, record in located] in ([2], [2, 3])
+    assert [record["step"] for record in records] in ([2], [2, 3])
 
 
 def test_nul_blocks_are_counted_and_a_record_behind_them_is_read(path: Path) -> None:
     path.write_bytes(lines_of(1) + b"\0" * 4096 + lines_of(2) + b"\0" * 100 + b"\n" + lines_of(3) + b"\0" * 50)
     reading = read_records(path)
-    located = list(reading.located())
-    assert [record["step"] for _, record in located] == [1, 2, 3]
-    assert [read_record_at(path, offset) for offset, _ in located] == [record for _, record in located]
+    assert [record["step"] for record in reading] == [1, 2, 3]
+    assert read_record_at(path, 11) == {"step": 2}
     assert [(bad.offset, bad.reason) for bad in reading.bad_lines] == [(11, "NUL bytes"), (4118, "NUL bytes")]
     assert reading.torn_bytes == 50
 
@@ -172,12 +170,12 @@ def test_a_scanner_goes_on_where_it_stopped(path: Path) -> None:
 
 def test_the_last_records_are_found_from_the_end(path: Path) -> None:
     path.write_bytes(lines_of(*range(1000)))
-    last = read_last_records(path, num_bytes=100)
-    assert last[-1] == {"step": 999}
+    last = list(newest_records(path, num_bytes=100))
+    assert last[0] == {"step": 999}
     assert 5 < len(last) < 10
-    assert len(read_last_records(path)) == 1000
+    assert len(list(newest_records(path))) == 1000
     path.write_bytes(b"x" * 1000)
-    assert read_last_records(path, num_bytes=100) == []
+    assert list(newest_records(path, num_bytes=100)) == []
 
 
 @pytest.mark.parametrize("bit", range(8))

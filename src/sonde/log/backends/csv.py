@@ -14,14 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from typing_extensions import Unpack
-
-from sonde.log.backend import LOG, BackendOptions, Record
+from sonde.log.backend import LOG, Record
 from sonde.log.queued import QueuedBackend
 from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records import disk
 from sonde.records.files import explained, open_regular
-from sonde.records.values import encode
+from sonde.records.values import as_text
 
 _MAX_CELL: Final = 1 << 30
 
@@ -29,7 +27,7 @@ _MAX_CELL: Final = 1 << 30
 class CSVBackend(QueuedBackend):
     """Writes LOG records as rows."""
 
-    def __init__(self, verbosity: int, filename: str | os.PathLike[str], **options: Unpack[BackendOptions]) -> None:
+    def __init__(self, verbosity: int, filename: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(verbosity, **options)
         self._path = Path(filename)
         self._columns: dict[str, None] = {}
@@ -41,7 +39,10 @@ class CSVBackend(QueuedBackend):
         """Append one row."""
         if record["type"] != LOG:
             return
-        row = {name: _cell(value) for name, value in table_row(record).items()}
+        row = {
+            name: value if isinstance(value, (int, float)) else "" if value is None else as_text(value)
+            for name, value in table_row(record).items()
+        }
         missing = [name for name in row if name not in self._columns]
         if missing:
             self._widen(missing)
@@ -86,14 +87,6 @@ class CSVBackend(QueuedBackend):
 def safe_cell(value: object) -> object:
     """Return a cell that a spreadsheet shows as text instead of evaluating it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-
-
-def _cell(value: object) -> object:
-    if value is None:
-        return ""
-    if isinstance(value, (int, float, str)):
-        return value
-    return encode(value).decode().strip()
 
 
 def _csv_line(cells: list[Any], *, escape: bool = True) -> bytes:

@@ -8,14 +8,13 @@ import datetime
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from orjson import OPT_APPEND_NEWLINE, dumps
-from typing_extensions import Unpack
 
 from sonde.errors import SettingError
-from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record, Verbosity, as_parameters
+from sonde.log.backend import INFO, METADATA, Backend, Record, Verbosity, as_parameters
 from sonde.records.append import RecordFile
 from sonde.records.values import decode, encode
 
@@ -36,7 +35,7 @@ class JSONStreamBackend(Backend):
         append: bool = True,
         *,
         prefix: str = "",
-        **options: Unpack[BackendOptions],
+        **options: Any,
     ) -> None:
         """Open `filename`, or write to a record file that its owner has opened and will close.
 

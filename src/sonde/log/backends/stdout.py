@@ -22,9 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
-from typing_extensions import Unpack
-
-from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Verbosity
+from sonde.log.backend import LOG, METADATA, Backend, Record, Verbosity
 from sonde.log.device import PLAIN_TYPES
 from sonde.log.steps import step_text
 from sonde.records.values import decode, encode
@@ -52,20 +50,17 @@ class LineFormats(NamedTuple):
     prefix: Callable[..., str] | None = None
 
 
-def screen_line(record: Record, metadata: Metadata) -> str:
-    """Return a LOG record as one line, without the newline."""
-    return "".join(line_parts(record, metadata))
+_NO_FORMATS: Final = LineFormats()
 
 
-def line_parts(record: Record, metadata: Metadata, formats: LineFormats | None = None) -> list[str]:
+def line_parts(record: Record, metadata: Metadata, formats: LineFormats = _NO_FORMATS) -> list[str]:
     """Return the parts of a LOG record's line: the prefix, the step, and each metric."""
     prefix = f"{PREFIX} {str(record['datetime'])[:26]} - "  # the time without its zone, as TCAP prints it
-    formats = formats or LineFormats()
     if formats.prefix is not None:
         when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  as DLLogger passes it
         takes_rank = len(inspect.signature(formats.prefix).parameters) > 1
         prefix = formats.prefix(record["rank"], when) if takes_rank else formats.prefix(when)
-    step = step_text(record["step"]) if formats.step is None else formats.step(record["step"])
+    step = (formats.step or step_text)(record["step"])
     metric = formats.metric or _metric_text
     values = [f" {metric(name, metadata.get(name) or {}, value)}" for name, value in record["data"].items()]
     return [prefix, step, *(values or [" "])]
@@ -105,7 +100,7 @@ class StdOutBackend(Backend):
         step_format: Callable[[Any], str] | None = None,
         metric_format: Callable[[str, Mapping[str, Any], Any], str] | None = None,
         prefix_format: Callable[..., str] | None = None,
-        **options: Unpack[BackendOptions],
+        **options: Any,
     ) -> None:
         super().__init__(verbosity, **options)
         self._metadata: dict[str, dict[str, Any]] = {}
@@ -169,7 +164,7 @@ class LoggingBackend(Backend):
         verbosity: int = Verbosity.DEFAULT,
         logger: logging.Logger | str = "sonde.log",
         level: int = logging.INFO,
-        **options: Unpack[BackendOptions],
+        **options: Any,
     ) -> None:
         super().__init__(verbosity, **options)
         self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger

@@ -7,13 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import Unpack
-
 from sonde.errors import import_extra
-from sonde.log.backend import INFO, LOG, METADATA, BackendOptions, Record, Verbosity
+from sonde.log.backend import INFO, LOG, METADATA, Record, Verbosity, as_parameters
 from sonde.log.queued import QueuedBackend, scalars
 from sonde.log.steps import StepCounter, step_parts
-from sonde.records.values import decode, encode
+from sonde.records.values import as_text, decode, encode
 
 _MAX_TEXT: Final = 5000
 
@@ -26,39 +24,36 @@ class TensorBoardBackend(QueuedBackend):
     queue is empty, so a killed run keeps its curves almost to the end. Only rank 0 writes by default.
     """
 
-    def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[BackendOptions]) -> None:
+    def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(verbosity, **options)
         import_extra("tensorboard", needed_for="TensorBoardBackend", extra="tensorboard")
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.plugins.text.summary_v2 import text_pb
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
         self._directory = os.fspath(directory)
-        self._make_writer = EventFileWriter
-        self._make_event = event_pb2.Event
-        self._make_summary: Any = summary_pb2.Summary
-        self._make_text = text_pb
         self._writer: Any = None
         self._steps = StepCounter()
 
     def open(self) -> None:
         """Create the event file."""
-        self._writer = self._make_writer(self._directory)
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(self._directory)
 
     def send(self, record: Record) -> None:
         """Write one event."""
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
         if record["type"] == LOG:
             values = [{"tag": tag, "simple_value": number} for tag, number in scalars(record["data"])]
-            summary, step = self._make_summary(value=values), self._steps.number(record["step"])
+            summary, step = summary_pb2.Summary(value=values), self._steps.number(record["step"])
         else:
             is_metadata = record["type"] == METADATA
             tag = f"metadata/{record['metric']}" if is_metadata else "info"
-            text = _text(record["metadata" if is_metadata else "data"])
-            summary = self._make_text(tag, text.encode(errors="backslashreplace").decode())
+            text = as_text(record["metadata" if is_metadata else "data"])
+            summary = text_pb(tag, text.encode(errors="backslashreplace").decode())
             step = self._steps.number(None)
         if not summary.value:
             return
-        self._writer.add_event(self._make_event(wall_time=record["timestamp"], step=step, summary=summary))
+        self._writer.add_event(event_pb2.Event(wall_time=record["timestamp"], step=step, summary=summary))
 
     def rest(self) -> None:
         """Flush the events to disk."""
@@ -85,7 +80,7 @@ class WandbBackend(QueuedBackend):
         run: Any = None,
         *,
         init: Mapping[str, Any] | None = None,
-        **options: Unpack[BackendOptions],
+        **options: Any,
     ) -> None:
         """Log into `run`, or into a new one started with the arguments in `init` (project, name, mode, …)."""
         super().__init__(verbosity, **options)
@@ -110,8 +105,7 @@ class WandbBackend(QueuedBackend):
             step |= {name: part for name, part in parts.items() if part is not None}
             self._run.log({**{str(name): _plain(value) for name, value in record["data"].items()}, **step})
         elif record["type"] == INFO:
-            content = decode(encode(record["data"]))
-            self._run.config.update(content if isinstance(content, dict) else {"info": content}, allow_val_change=True)
+            self._run.config.update(as_parameters(record["data"]), allow_val_change=True)
 
     def finish(self) -> None:
         """End the run if this backend started it."""
@@ -139,7 +133,7 @@ class MLflowBackend(QueuedBackend):
         experiment: str = "Default",
         run_name: str | None = None,
         run_id: str | None = None,
-        **options: Unpack[BackendOptions],
+        **options: Any,
     ) -> None:
         """Log to the store at `tracking_uri` (MLflow's own setting by default)."""
         super().__init__(verbosity, **options)
@@ -195,8 +189,4 @@ class MLflowBackend(QueuedBackend):
         self._client.log_batch(self.run_id, params=params)
 
     def _tag(self, name: str, content: object) -> None:
-        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, _text(content)[:_MAX_TEXT])])
-
-
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else encode(content).decode().strip()
+        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, as_text(content)[:_MAX_TEXT])])
