@@ -24,7 +24,7 @@ from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
 from sonde.report import wording
-from sonde.report.html.sections import event_row
+from sonde.report.html.sections import event_row, worst_row
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
 from sonde.spikes.skipping import as_skip_list, skip_samples, skip_step
@@ -32,6 +32,7 @@ from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100
+_MAX_WORDS = 60
 _CSV_COLUMNS: Final = (
     *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
     *("document", "file", "line", "text", "source_text", "problem"),
@@ -152,28 +153,25 @@ def _decode_atorch(directory: Path, options: AtorchOptions, texts: Texts, out: P
 def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: list[DecodedSample]) -> None:
     if rows:
         columns = (">step", ">steps", "kind", "of", ">value", ">baseline", ">z", "dataset", ">sample", "text")
-        print_rows(console, columns, (_event_cells(spike, worst) for spike, worst in rows))
+        print_rows(console, columns, ([*event_row(spike)[:7], *_named(worst)] for spike, worst in rows))
     else:
         console.print(f"no spikes in {run}")
     if outlying:
         console.print()
         console.print(Text(f"{len(log.samples)} single samples far above others of their length", style="bold"))
         heads = (">step", ">loss", ">expected", ">z", "dataset", ">sample", "text")
-        print_rows(console, heads, map(_outlying_cells, outlying))
+        numbers = [(one.ranked.step, one.ranked.loss, one.ranked.expected, f"{one.ranked.z:.1f}") for one in outlying]
+        cells = ([*known, *_named([one])] for known, one in zip(numbers, outlying, strict=True))
+        print_rows(console, heads, cells)
         if len(log.samples) > len(outlying):
             console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
     if log.num_bad:
         console.print(damage_text(log.num_bad), style="red")
 
 
-def _event_cells(spike: RecordedSpike, worst: list[DecodedSample]) -> list[object]:
-    sample = [[one.ranked.dataset, one.ranked.sample, first_words(one)] for one in worst] or [[""] * 3]
-    return [*event_row(spike)[:7], *sample[0]]
-
-
-def _outlying_cells(sample: DecodedSample) -> list[object]:
-    one = sample.ranked
-    return [one.step, one.loss, one.expected, f"{one.z:.1f}", one.dataset, one.sample, first_words(sample)]
+def _named(samples: list[DecodedSample]) -> list[object]:
+    """Return the dataset, number and first words of the first of these samples; nothing if there is none."""
+    return next(([one.ranked.dataset, one.ranked.sample, first_words(one)] for one in samples), [""] * 3)
 
 
 def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
@@ -285,17 +283,11 @@ def _show_worst(console: Console, run: Path, found: Worst) -> None:
     if not found.entries:
         console.print(f"{run} has no ledger of samples: their losses were not given to the spike recorder")
         return
-    columns = (">mean", ">last", ">times", "trend", "dataset", ">sample", ">same", "text")
-    print_rows(console, columns, map(_worst_cells, found.entries))
+    columns = (">mean", ">last", ">times", "trend", "sample", ">same", "text")
+    print_rows(console, columns, (worst_row(entry, _MAX_WORDS) for entry in found.entries))
     console.print(f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same length")
     if found.num_bad:
         console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
-
-
-def _worst_cells(entry: WorstSample) -> list[object]:
-    one, same = entry.history, f"+{len(entry.duplicates)}" if entry.duplicates else ""
-    numbers = [f"{one.mean:.1f}", f"{one.last:.1f}", one.count]
-    return [*numbers, one.trend, one.dataset, one.sample, same, first_words(entry.decoded)]
 
 
 def _worst_json(entry: WorstSample) -> dict[str, Any]:

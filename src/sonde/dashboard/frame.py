@@ -45,15 +45,16 @@ def run_address(name: str, *parts: str, **query: str) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def crumbs(*links: tuple[str, str], here: str = "") -> Markup:
+def crumbs(*parts: Child) -> Markup:
     """Return the breadcrumbs back to the list of runs."""
     between = tag("span", "/", class_="sep", aria_hidden="true")
-    parts: list[Child] = [tag("a", "runs", href="/")]
-    for text, address in links:
-        parts += [between, tag("a", text, href=address)]
-    if here:
-        parts += [between, tag("span", here, aria_current="page")]
-    return tag("nav", parts, class_="crumbs", aria_label="way back")
+    after = [[between, part] for part in parts]
+    return tag("nav", tag("a", "runs", href="/"), after, class_="crumbs", aria_label="way back")
+
+
+def here(text: str) -> Markup:
+    """Return the last breadcrumb: the page itself."""
+    return tag("span", text, aria_current="page")
 
 
 def spark(curve: Curve | None) -> Markup:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from sonde.dashboard.folder import OpenRun, Row
-from sonde.dashboard.frame import commands, crumbs, document, run_address, whole
+from sonde.dashboard.frame import commands, crumbs, document, here, run_address, whole
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.log.backend import LOG, METADATA
@@ -39,8 +39,8 @@ _MAX_VERIFIED: Final = 256 << 20
 """Checkpoints are verified up to this many bytes when viewed, newest first; a gigabyte takes seconds."""
 
 
-def frame(row: Row, part: str, *body: Child) -> str:
-    """Return a page of the run with its header."""
+def page(row: Row, run: OpenRun, part: str, query: Query) -> str:
+    """Return the page of one part of the run, with its header."""
     summary = row.summary
     status = sections.state(summary.status, summary.manifest)
     head = tag("header", crumbs(), tag("h1", row.name), tag("p", status, class_="state", id="state", data_live=True))
@@ -49,10 +49,10 @@ def frame(row: Row, part: str, *body: Child) -> str:
         for name in PARTS
     ]  # fmt: skip
     tabs = tag("nav", links, class_="tabs", aria_label="parts of the run")
-    return document(row.name, head, tabs, body, live=row.name)
+    return document(row.name, head, tabs, PARTS[part](row, run, query), live=row.name)
 
 
-def overview(row: Row, run: OpenRun, _: Query) -> str:
+def overview(row: Row, run: OpenRun, _: Query) -> Child:
     """Render curves and events. A large run that is not loaded yet is shown without them, and the script asks again."""
     ranks = [file.rank for file in RunLayout(run.path).record_files(layout.LOG)]
     facts = gather(run.path, run.curves(), run.spikes()) if run.is_ready else None
@@ -71,23 +71,21 @@ def overview(row: Row, run: OpenRun, _: Query) -> str:
         "verdicts": _diagnosed(facts.verdicts, address) if facts else None,
     }
     first, second, *rest = [tag("div", part, id=name, data_live=True) for name, part in parts.items()]
-    return frame(row, "", first, second, drawn, rest)
+    return [first, second, drawn, rest]
 
 
-def checkpoints(row: Row, run: OpenRun, _: Query) -> str:
+def checkpoints(_: Row, run: OpenRun, _query: Query) -> Child:
     """Render the checkpoints with their states, and the skipped samples."""
     facts = gather(run.path, run.curves(), run.spikes())
     budget, states = _MAX_VERIFIED, {}
     for one in reversed(facts.checkpoints):
         budget -= one.num_bytes
         states[one.step] = _state(one, verify=budget >= 0)
-    none = tag("p", "There are no checkpoints in the run.", class_="none")
-    return frame(
-        row, "checkpoints", none if not states else None, sections.checkpoints(facts, states), sections.notices(facts)
-    )
+    none = note("" if states else "There are no checkpoints in the run.", "none")
+    return [none, sections.checkpoints(facts, states), sections.notices(facts)]
 
 
-def log_page(row: Row, run: OpenRun, query: Query) -> str:
+def log_page(row: Row, run: OpenRun, query: Query) -> Child:
     """Render the end of the log of one rank."""
     files, rank = RunLayout(run.path).record_files(layout.LOG), whole(query.get("rank"), 0)
     links = [
@@ -99,16 +97,14 @@ def log_page(row: Row, run: OpenRun, query: Query) -> str:
     lines = [_log_line(record) for record in records if record.get("type") != METADATA][-_MAX_LINES:]
     ranks = tag("nav", links, class_="ranks", aria_label="ranks") if len(files) > 1 else None
     shown = tag("pre", "\n".join(lines), class_="log", id="log-lines", data_live=True, tabindex="0")
-    return frame(row, "log", ranks, shown if lines else note("Nothing was logged.", "none"))
+    return [ranks, shown if lines else note("Nothing was logged.", "none")]
 
 
-def settings_page(row: Row, run: OpenRun, _: Query) -> str:
+def settings_page(_: Row, run: OpenRun, _query: Query) -> Child:
     """Render the settings and the machine of the run."""
     facts = gather(run.path, run.curves(), run.spikes())
     about = pairs(sections.origin(facts, facts.manifest)) if facts.manifest is not None else None
-    return frame(
-        row, "settings", tag("section", about), sections.speed(facts), sections.settings(facts), sections.notices(facts)
-    )
+    return [tag("section", about), sections.speed(facts), sections.settings(facts), sections.notices(facts)]
 
 
 def _metric_picker(names: list[str]) -> Markup:
@@ -157,21 +153,20 @@ def _log_line(record: dict[str, Any]) -> str:
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
 
 
-def samples_page(row: Row, run: OpenRun, _: Query) -> str:
+def samples_page(_: Row, run: OpenRun, _query: Query) -> Child:
     """Render the worst samples, or a note if the run kept no ledger."""
     command = f"sonde worst {shlex.quote(str(run.path))}"
     size = sum(path.stat().st_size for path in RunLayout(run.path).ledger.glob("rank*") if path.is_file())
     if size > _MAX_LEDGER:
         told = f"The ledger has {wording.size(size)}, too much for this page. On the command line:"
-        return frame(row, "samples", tag("p", told), commands([("the worst samples", command)]))
+        return [tag("p", told), commands([("the worst samples", command)])]
     found = read_worst(run.path, _NUM_SAMPLES) if size else None
     if found is None or not found.entries:
-        none = note("This run kept no ledger of its samples: their losses were not recorded.", "none")
-        return frame(row, "samples", none)
+        return note("This run kept no ledger of its samples: their losses were not recorded.", "none")
     told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
     bad = note(f"{found.num_bad} parts of the ledger could not be read" if found.num_bad else "")
     skip = section("What to do next", commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")]))
-    return frame(row, "samples", tag("p", told), bad, sections.worst_samples(found.entries), skip)
+    return [tag("p", told), bad, sections.worst_samples(found.entries), skip]
 
 
 def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
@@ -193,7 +188,8 @@ def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
     body += [] if verdict is None else [sections.verdict(verdict), sections.tensors(verdict)]
     steps = [one.event.first_step for one in log.spikes]
     around = _neighbours(name, steps, spike.event.first_step if spike is not None else step)
-    head = tag("header", crumbs((name, run_address(name)), here=f"step {step:,}"), tag("h1", f"Step {step:,}"), around)
+    way_back = crumbs(tag("a", name, href=run_address(name)), here(f"step {step:,}"))
+    head = tag("header", way_back, tag("h1", f"Step {step:,}"), around)
     return document(f"step {step} of {name}", head, body, _next(run, step, verdict, name, allow_jobs), live=name)
 
 
@@ -240,7 +236,7 @@ def _next(run: OpenRun, step: int, verdict: Verdict | None, name: str, allow_job
     return section("What to do next", commands(lines), work)
 
 
-PARTS: Final = {
+PARTS: Final[dict[str, Callable[[Row, OpenRun, Query], Child]]] = {
     "": overview,
     "samples": samples_page,
     "checkpoints": checkpoints,

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from sonde.dashboard.folder import OpenRun, Row, RunFolder
-from sonde.dashboard.frame import crumbs, document, run_address
+from sonde.dashboard.frame import crumbs, document, here, run_address
 from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG
 from sonde.log.lines import LogRecord, parse_log_line
@@ -142,7 +142,7 @@ def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str,
     missing = tag("p", "", class_="note", id="missing")
     shown = tag("section", tag("div", controls, class_="pickers"), curves, missing, aria_label="curves")
     settings = section("Settings", _settings(rows), id="settings-compared")
-    head = tag("header", crumbs(here="compare"), tag("h1", title))
+    head = tag("header", crumbs(here("compare")), tag("h1", title))
     unfound = note(f"Not found: {', '.join(unknown)}" if unknown else "")
     return document(title, head, unfound, shown, section("Runs", _legend(rows)), settings)
 

@@ -151,10 +151,8 @@ class DashboardServer:
         with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
             # One heap for all threads: each would keep the memory of the runs that it once read.
             ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
-        try:
+        with self._socket:
             self.server.run(sockets=[self._socket])
-        finally:
-            self._socket.close()
 
 
 def open_browser(address: str) -> bool:
@@ -228,7 +226,7 @@ class _Pages:
         with self.folder.open(name) as run:
             if part == "step":
                 return HTMLResponse(run_page.event_page(name, run, whole(rest), allow_jobs=self.allow_jobs))
-            return HTMLResponse(run_page.PARTS[part](row, run, request.query_params))
+            return HTMLResponse(run_page.page(row, run, part, request.query_params))
 
     def compare(self, request: Request) -> Response:
         names = _names(request)

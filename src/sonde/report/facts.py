@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-import numpy as np
-
-from sonde.checkpoint.folder import CheckpointFolder
+from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.heal.decision import told
@@ -87,10 +85,8 @@ class CheckpointFacts:
     """Number of updates before it was saved."""
     num_bytes: int
     """Size on disk in bytes."""
-    metrics: dict[str, Any]
-    """Results of the last evaluation before it."""
-    distrusted: str | None
-    """Why its weights are suspect; None if they are not."""
+    about: About
+    """What it says about itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,13 +200,9 @@ def event_facts(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
 
 def _phases(curves: RunCurves) -> dict[str, float]:
     """Return the mean seconds per phase over all log records, each of which stands for the same number of updates."""
-    phases = {}
-    for phase, name in PHASES.items():
-        curve = curves.first_of((name,))
-        finite = curve.finite().values if curve is not None else np.empty(0)
-        if len(finite):
-            phases[phase] = max(float(finite.mean()), 0.0)
-    return phases
+    series = {phase: curves.first_of((name,)) for phase, name in PHASES.items()}
+    finite = {phase: curve.finite().values for phase, curve in series.items() if curve is not None}
+    return {phase: max(float(values.mean()), 0.0) for phase, values in finite.items() if len(values)}
 
 
 def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
@@ -225,9 +217,8 @@ def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
         if step not in about:
             problems.append(f"the checkpoint after {step:,} updates cannot be read")
             continue
-        size, metrics = folder.num_bytes(step), dict(about[step].metrics)
-        path, distrusted = Path(folder.at(step).where), about[step].distrusted
-        found.append(CheckpointFacts(path=path, step=step, num_bytes=size, metrics=metrics, distrusted=distrusted))
+        path, size = Path(folder.at(step).where), folder.num_bytes(step)
+        found.append(CheckpointFacts(path=path, step=step, num_bytes=size, about=about[step]))
     return tuple(found)
 
 

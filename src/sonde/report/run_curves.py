@@ -201,10 +201,8 @@ class RunCurves:
         if name in self.updates.filled:
             return name
         names = self.names
-        for candidate in (name, f"train.{name}"):
-            if candidate in names:
-                return candidate
-        matches = [one for one in names if one.endswith(f".{name}")]
+        whole = [one for one in (name, f"train.{name}") if one in names][:1]
+        matches = whole or [one for one in names if one.endswith(f".{name}")]
         if len(matches) == 1:
             return matches[0]
         if matches:

@@ -42,10 +42,10 @@ def test_the_table_has_text_trend_and_those_that_say_the_same(
 ) -> None:
     assert run_cli(["worst", str(trained), "--num", "2"]) == 0
     header, first, second, last = capsys.readouterr().out.splitlines()
-    assert header.split() == ["mean", "last", "times", "trend", "dataset", "sample", "same", "text"]
+    assert header.split() == ["mean", "last", "times", "trend", "sample", "same", "text"]
     assert first.split()[2:5] == ["20", "never", "learnt"]
     assert first.split()[-4:] == ["+1", "target", "of", "nonsense"]
-    assert second.split()[3:6] == ["learnt", "train", "5"]
+    assert second.split()[3:6] == ["learnt", "train", "5,"]
     assert last.startswith("of 400 samples")
 
 

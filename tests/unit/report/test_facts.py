@@ -26,8 +26,8 @@ def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
         {"waiting for data": 0.002, "forward": 0.2, "backward": 0.3, "optimizer": 0.05}
     )
     assert [one.step for one in facts.checkpoints] == [200, 260, NUM_STEPS]
-    assert facts.checkpoints[0].distrusted
-    assert facts.checkpoints[1].metrics == {"loss": 3.0}
+    assert facts.checkpoints[0].about.distrusted
+    assert facts.checkpoints[1].about.metrics == {"loss": 3.0}
     assert facts.skip_list.endswith("train 3\n")
     assert facts.problems == ("1 damaged line in steps.rank0.jsonl",)
     assert len(facts.curves["validation loss"]) == NUM_STEPS // 50

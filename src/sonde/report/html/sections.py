@@ -81,8 +81,8 @@ def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> M
     """Render the checkpoints with their states, and the skipped samples."""
     rows: list[list[Child]] = []
     for one in reversed(facts.checkpoints):
-        metrics = (f"{name} {wording.number(value)}" for name, value in one.metrics.items() if name != "weight")
-        bad = tag("span", f"distrusted: {one.distrusted}", class_="bad") if one.distrusted else None
+        metrics = (f"{name} {wording.number(value)}" for name, value in one.about.metrics.items() if name != "weight")
+        bad = tag("span", f"distrusted: {one.about.distrusted}", class_="bad") if one.about.distrusted else None
         known = bad or (states or {}).get(one.step)
         rows.append([one.step, wording.size(one.num_bytes), ", ".join(metrics), known])
     columns = ("after updates", "size", "evaluation before it", "state")
@@ -308,15 +308,16 @@ def worst_samples(found: Sequence[WorstSample]) -> Markup | None:
         return None
     columns = ("mean", "last", "times seen", "trend", "sample", "same text", "text")
     numbers = ("mean", "last", "times seen", "same text")
-    listed = table(columns, map(_worst_row, found), right=numbers, class_="worst")
+    listed = table(columns, map(worst_row, found), right=numbers, class_="worst")
     told = "Mean and last: how many deviations a sample's loss was above that of samples of its length."
     return section("Worst samples", listed, note(told), id="worst")
 
 
-def _worst_row(entry: WorstSample) -> list[str | int]:
+def worst_row(entry: WorstSample, max_characters: int = _MAX_LINE) -> list[str | int]:
+    """Return mean, last, number of times, trend, origin, number of duplicates and text of a sample."""
     one, text = entry.history, " ".join(entry.decoded.text.split())
     where, same = ", ".join(wording.origin(one, entry.decoded)), f"+{len(entry.duplicates)}" if entry.duplicates else ""
-    shown = wording.shortened(text, _MAX_LINE) or entry.decoded.problem
+    shown = wording.shortened(text, max_characters) or entry.decoded.problem
     return [f"{one.mean:.1f}", f"{one.last:.1f}", one.count, one.trend, where, same, shown]
 
 
