@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
@@ -51,31 +51,33 @@ _DTYPES: Final = {
 }
 
 
-class KeptMicroBatch(NamedTuple):
+class KeptMicroBatch(msgspec.Struct):
     """One micro-batch as it was kept. `batch_tree.rebuild` converts it back to a batch."""
 
     tree: Any
-    tensors: Sequence[Tensor]
-    moment: Moment
-    last: bool | None
+    tensors: list[Any]
+    """Its tensors; in the file, their types and shapes."""
+    moment: Any
+    """Its `Moment`; in the file, what is not in tensors."""
+    last: bool | None = None
     """The `last` argument that the step function received."""
-    names: Any
+    names: Any = None
     """The names of its samples, if the user gave some."""
 
 
-class KeptUpdate(NamedTuple):
+class KeptUpdate(msgspec.Struct):
     """One update as it was kept."""
 
     step: int
     had_gradients: bool
     """Whether gradients of the previous update were still there when it began."""
-    rates: Sequence[float]
+    rates: list[float]
     """The learning rate of every parameter group."""
     loss_from: str
     """Where the loss came from: the user ("told"), the model ("returned"), or the step function at its end ("step")."""
-    precision: str | None
+    micro: list[KeptMicroBatch]
+    precision: str | None = None
     """The autocast precision of the forward pass; None without autocast."""
-    micro: Sequence[KeptMicroBatch]
 
 
 def encode_update(update: Update) -> list[Any]:
@@ -109,25 +111,12 @@ def encode_update(update: Update) -> list[Any]:
 def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
     """Decode the header and tensors of a record whose checksum is valid. Raises DamagedFile for anything unexpected."""
     try:
-        header: Any = decode(bytes(payload[:header_bytes]))
+        update = msgspec.convert(decode(bytes(payload[:header_bytes])), KeptUpdate)
         blobs = io.BytesIO(payload[header_bytes:])
-        return KeptUpdate(
-            step=int(header["step"]),
-            had_gradients=bool(header["had_gradients"]),
-            rates=[float(one) for one in header["rates"]],
-            loss_from=str(header["loss_from"]),
-            precision=None if header.get("precision") is None else str(header["precision"]),
-            micro=[
-                KeptMicroBatch(
-                    tree=one["tree"],
-                    tensors=[_restore(entry, blobs) for entry in one["tensors"]],
-                    moment=_restore_moment(one["moment"], blobs),
-                    last=one.get("last"),
-                    names=one.get("names"),
-                )
-                for one in header["micro"]
-            ],
-        )
+        for one in update.micro:
+            one.tensors = [_restore(entry, blobs) for entry in one.tensors]
+            one.moment = _restore_moment(one.moment, blobs)
+        return update
     except Exception as error:  # noqa: BLE001  a hostile file can make the code above raise anything
         raise DamagedFile("a kept batch cannot be understood", cause=f"{type(error).__name__}: {error}") from None
 

@@ -187,12 +187,10 @@ class Keeper:
 
     def _prune(self) -> None:
         """Remove batch files from before the oldest kept state, and whatever exceeds the budget."""
-        states = self.store.folder.steps()
-        events = [one for one in states if one in self._event_steps]
-        regular = [one for one in states if one not in self._event_steps]
-        files = batch_files(self._folder, self._run.rank)
-        for (first, path), (end, _) in pairwise(files):
-            if regular and end <= regular[0] and not any(first <= one < end for one in events):
+        events = self._event_steps
+        oldest = next((one for one in self.store.folder.steps() if one not in events), 0)
+        for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
+            if end <= oldest and not any(first <= one < end for one in events):
                 path.unlink(missing_ok=True)
         if self._used_bytes() > self._settings.max_bytes:
             self._thin()

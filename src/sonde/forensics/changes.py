@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sonde.data.directory import DataDirectory
-from sonde.errors import DamagedFile, SettingError, SondeError
+from sonde.errors import SettingError, SondeError
 from sonde.forensics.history import changed_settings, read_starts, settings_at
 from sonde.records.host import describe_git, describe_versions
 from sonde.records.manifest import Manifest
@@ -76,17 +76,6 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
         return DataChange(names=(), problem=str(error))
     names = tuple(name for name, digest in manifest.data.items() if name in now and now[name] != digest)
     return DataChange(names=names) if names else None
-
-
-def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
-    """Return what is wrong with the files of a split. Reads every byte (0.7 s per GB)."""
-    problems = []
-    for language in directory.languages(split):
-        try:
-            directory.tokens(split, language).verify()
-        except DamagedFile as error:
-            problems.append(error.message)
-    return tuple(problems)
 
 
 def start_changes(run: Path, settings: object) -> list[StartChange]:

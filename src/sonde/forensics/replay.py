@@ -21,6 +21,7 @@ import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ class Replay:
         """What is trained, and what trains it."""
         self.num_updates = 0
         """The number of completed updates: the next one is `num_updates + 1`."""
-        self._valid: dict[int, bool] = {}
+        self._is_good = cache(self.seams.states.is_good)
         self._from_step = 0
         # The position of a training behind custom seams is unknown until `go_to` sets it.
         self._is_exact = self._is_built
@@ -92,7 +93,7 @@ class Replay:
 
     def checkpoints(self) -> list[int]:
         """Return the steps with a valid checkpoint; 0 is the beginning. Every byte of them is read once."""
-        return [step for step in self.seams.states.steps() if self._is_valid(step)]
+        return [step for step in self.seams.states.steps() if self._is_good(step)]
 
     @property
     def first_step(self) -> int:
@@ -115,7 +116,7 @@ class Replay:
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
         states = self.seams.states
-        checkpoint = next((one for one in reversed(states.steps()) if one < step and self._is_valid(one)), None)
+        checkpoint = next((one for one in reversed(states.steps()) if one < step and self._is_good(one)), None)
         if checkpoint is None:
             raise SettingError(f"no state from before step {step} was kept", hint="save checkpoints more often")
         if not (self._is_exact and checkpoint <= self._from_step <= self.num_updates < step):
@@ -177,7 +178,7 @@ class Replay:
 
     def load_weights(self, step: int) -> None:
         """Load the weights after `step` updates, from a checkpoint or from the beginning, and leave everything else unchanged."""
-        if not self._is_valid(step):
+        if step not in self.seams.states.steps() or not self._is_good(step):
             known = ", ".join(map(str, self.checkpoints()))
             raise SettingError(f"there is no valid checkpoint after {step} updates", hint=f"there are {known}")
         self.model.load_state_dict(self.state_after(step)["model"])
@@ -211,11 +212,6 @@ class Replay:
         if not self._is_built:
             return None
         return Replay(self.run, options=self.options, settings_of=step)
-
-    def _is_valid(self, step: int) -> bool:
-        if step not in self._valid:
-            self._valid[step] = step in self.seams.states.steps() and self.seams.states.is_good(step)
-        return self._valid[step]
 
     def _without(self, batches: Sequence[Any], drop: Collection[Name]) -> list[Any]:
         return [self.seams.batches.without(batch, drop) for batch in batches]

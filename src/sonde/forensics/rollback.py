@@ -268,7 +268,7 @@ def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Map
     if not is_built_in(manifest):
         launcher = manifest.host.get("launcher")
         return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
-    flags = [word for name, value in changed.items() for word in _flag(name, value)]
+    flags = [word for name, value in changed.items() if name != "data" for word in _flag(name, value)]
     flags += [] if skip_list is None else ["--skip-list", str(skip_list)]
     place = told_place() or manifest.checkpoints
     flags += [] if place is None else ["--checkpoints", place]
@@ -284,8 +284,6 @@ def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Map
 def _flag(name: str, value: Any) -> list[str]:
     """Return a setting as a flag of `sonde train`."""
     flag = f"--{name.replace('_', '-')}"
-    if name == "data":
-        return []
     if isinstance(value, bool):
         return [flag if value else f"--no-{name.replace('_', '-')}"]
     if isinstance(value, (list, tuple)):

@@ -58,9 +58,7 @@ class AdamSettings(NamedTuple):
         return math.sqrt((1 - self.beta1) ** 2 / ((1 - self.beta2) * (1 - decay)))
 
     def max_step(self, num_updates: int) -> float:
-        """Return the largest possible update, in learning rates, after `num_updates` updates."""
-        if num_updates < 1:
-            return math.inf
+        """Return the largest possible update, in learning rates, after `num_updates` updates; at least one."""
         correction = math.sqrt(1 - self.beta2**num_updates) / (1 - self.beta1**num_updates)
         return self.max_ratio * max(correction, 1.0)
 
@@ -146,13 +144,13 @@ def _stale(lab: Laboratory, before: int, after: int) -> int | None:
     """Return the older checkpoint that the weights were restored from, or None."""
     old, new = lab.checkpoint(before)["model"], lab.checkpoint(after)["model"]
     moved = distance(new, old)
-    best: tuple[float, int] | None = None
+    near = []
     for step in older_checkpoints(lab, before):
         there = lab.replay.state_after(step)["model"]
         back, away = distance(new, there), distance(old, there)
-        if away > 0 and back < _NEAR * away and back < _NEAR * moved:
-            best = min(best or (back, step), (back, step))
-    return None if best is None else best[1]
+        if away > 0 and back < _NEAR * min(away, moved):
+            near.append((back, step))
+    return min(near)[1] if near else None
 
 
 def _told(test: TensorTest) -> str:

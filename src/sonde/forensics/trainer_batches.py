@@ -21,7 +21,6 @@ from sonde.data.directory import DataDirectory
 from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
-from sonde.forensics.changes import damaged_data
 from sonde.forensics.history import LaterSkip
 from sonde.forensics.seams import Batches, Corpus, Name, Row, SampleLoss
 from sonde.forensics.verdict import Suspect
@@ -159,8 +158,15 @@ class LoaderBatches(Batches):
         return {} if self._directory is None else fingerprints(self._directory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the files of the training split."""
-        return () if self._directory is None else damaged_data(self._directory, TRAIN)
+        """Return what is wrong with the files of the training split. Reads every byte (0.7 s per GB)."""
+        problems, directory = list[str](), self._directory
+        if directory is not None:
+            for language in directory.languages(TRAIN):
+                try:
+                    directory.tokens(TRAIN, language).verify()
+                except DamagedFile as error:
+                    problems.append(error.message)
+        return tuple(problems)
 
 
 class DatasetCorpus(Corpus):

@@ -10,10 +10,8 @@ from replayed_runs import train_small
 from small_corpus import prepare_corpus
 
 from sonde.cli.main import run as sonde
-from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError
-from sonde.forensics.changes import damaged_data
-from sonde.forensics.replay import replay_step
+from sonde.forensics.replay import Replay, replay_step
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.records.append import RecordFile
 from sonde.records.journal import read_steps
@@ -103,15 +101,17 @@ def test_the_command_tells_and_exits_by_what_it_found(
 def test_data_of_which_a_token_was_exchanged_is_named(run: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(read_manifest(run).settings["data"], data)
+    options = ReplayOptions(data=data)
+    batches = Replay(run, options=options).seams.batches
+    assert batches.problems() == ()
     tokens = data / "train.de.bin"
     payload = bytearray(tokens.read_bytes())
     for place in range(0, len(payload) - 2, 2):
         payload[place] = payload[place] % 8 + 4
     tokens.write_bytes(payload)
-    options = ReplayOptions(data=data)
     with pytest.raises(DamagedFile, match=r"train\.de\.bin"):  # an opening looks at some blocks of a file
         replay_step(run, 7, options)
-    assert damaged_data(DataDirectory(data), "train")[0].startswith(str(tokens))
+    assert batches.problems()[0].startswith(str(tokens))
 
 
 def test_flags_reach_the_replay(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
