@@ -12,6 +12,7 @@ saved all log-probabilities and the targets, and one gather gives the loss of ev
 node, so there are no row losses unless they are provided.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -27,7 +28,6 @@ from sonde.flight.batch_tree import tokens_of
 from sonde.flight.ring import Loss, RowMeans, noted
 from sonde.train.determinism import generators_kept
 
-_DEFAULT_IGNORE = -100
 _NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
 _MAX_NODES: Final = 24
 """How many graph nodes to search: the loss is divided, scaled or reshaped in a few steps at most, and the model follows."""
@@ -65,17 +65,13 @@ class TokenWatch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _note(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        bound = inspect.signature(func).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {**bound.arguments, "size_average": None, "reduce": None, "reduction": "none"}
         target = given["target"]
-        if target.is_floating_point():
-            return  # probabilities, not tokens
-        for name in ("size_average", "reduce", "reduction"):
-            given.pop(name, None)
-        with torch.no_grad():
-            losses = func(**given, reduction="none")
-            kept = target != given.get("ignore_index", _DEFAULT_IGNORE)
-            self.found.append((losses.detach().float(), target.detach(), kept))
+        if not target.is_floating_point():  # otherwise it holds probabilities, not tokens
+            with torch.no_grad():
+                self.found.append((func(**given).detach().float(), target.detach(), target != given["ignore_index"]))
 
 
 def rows_given(losses: Any, batch: Any) -> list[RowLosses]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.flight.ring import Autocast, Host, Moment, Update
+from sonde.flight.ring import Host, Moment, Update
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import decode, encode
@@ -285,7 +285,7 @@ def _store_moment(moment: Moment, blobs: list[Any]) -> dict[str, Any]:
         if state is not None:
             blobs.append(_bytes_of(state.cpu()))
             sizes.append(state.numel())
-    autocast = None if moment.autocast is None else [_name(moment.autocast.dtype), moment.autocast.cache]
+    autocast = None if moment.autocast is None else [_name(moment.autocast[0]), moment.autocast[1]]
     return _known(sizes=sizes, host=moment.host, autocast=autocast)
 
 
@@ -296,9 +296,8 @@ def _known(**fields: Any) -> dict[str, Any]:
 
 def _restore_moment(entry: Mapping[str, Any], blobs: io.BytesIO) -> Moment:
     states = [_taken(blobs, int(size)) for size in entry["sizes"]]
-    autocast = None
-    if entry.get("autocast") is not None:
-        autocast = Autocast(_DTYPES[entry["autocast"][0]], bool(entry["autocast"][1]))
+    dtype, caches = entry.get("autocast") or (None, None)
+    autocast = None if dtype is None else (_DTYPES[dtype], bool(caches))
     host = msgspec.convert(entry.get("host"), Host | None)
     return Moment(states[0], states[1] if len(states) > 1 else None, host, autocast)
 

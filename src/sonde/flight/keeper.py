@@ -192,7 +192,9 @@ class Keeper:
         for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
             if end <= oldest and not any(first <= one < end for one in events):
                 path.unlink(missing_ok=True)
-        if self._used_bytes() > self._settings.max_bytes:
+        states = sum(map(self.store.folder.num_bytes, self.store.folder.steps()))
+        batches = sum(path.stat().st_size for path in self._folder.glob("batches-*.bin"))
+        if states + batches > self._settings.max_bytes:
             self._thin()
 
     def _thin(self) -> None:
@@ -206,10 +208,6 @@ class Keeper:
                 self._tell("thin", f"{self.store.folder.directory} cannot be thinned: {error}")
         if len(files) > 1:
             files[0][1].unlink(missing_ok=True)
-
-    def _used_bytes(self) -> int:
-        states = sum(self.store.folder.num_bytes(step) for step in self.store.folder.steps())
-        return states + sum(path.stat().st_size for path in self._folder.glob("batches-*.bin"))
 
     def _is_beyond_budget(self, num_updates: int) -> bool:
         """Return whether one state exceeds the budget. Rank 0 logs what is kept."""

@@ -22,15 +22,10 @@ from sonde.spikes.spike_records import digest_of_state, version_of
 
 Host: TypeAlias = tuple[tuple[int, tuple[int, ...], float | None], tuple[str, bytes, int, int, float]]
 """The states of Python's and numpy's generators, as plain data."""
+Autocast: TypeAlias = tuple[torch.dtype, bool]
+"""The settings of `torch.autocast`: its precision, and whether it caches weights."""
 Loss: TypeAlias = float | Tensor
 """A loss: a number, or a tensor on a device that has not been synchronized."""
-
-
-class Autocast(NamedTuple):
-    """The settings of `torch.autocast`."""
-
-    dtype: torch.dtype
-    cache: bool
 
 
 class Moment(NamedTuple):
@@ -50,7 +45,7 @@ def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
     """Record the current moment."""
     autocast = None
     if torch.is_autocast_enabled(device_type):
-        autocast = Autocast(torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled())
+        autocast = torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled()
     return Moment(
         torch.default_generator.get_state(),
         None if device_type == "cpu" else torch.get_device_module(device_type).get_rng_state(),
@@ -69,13 +64,8 @@ def host_generators() -> Host:
 def back_at(moment: Moment, device_type: str) -> Iterator[None]:
     """Set generators and autocast to a recorded moment within the block. The generators are not restored afterwards."""
     set_generators(moment, device_type)
-    autocast = moment.autocast
-    with torch.autocast(
-        device_type,
-        dtype=autocast.dtype if autocast else None,
-        enabled=autocast is not None,
-        cache_enabled=autocast.cache if autocast else None,
-    ):
+    dtype, caches = moment.autocast or (None, None)
+    with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None, cache_enabled=caches):
         yield
 
 

@@ -15,16 +15,16 @@ uses.
 """
 
 import copy
-import importlib
 import math
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -256,22 +256,18 @@ def _settings(manifest: Manifest, data: Path | None) -> RecipeSettings:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise SettingError(f"{name!r} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         with runs_refused(f"the recipe {name} is being imported for a replay"):
-            module = importlib.import_module(module_name)
-    except ImportError as error:
+            function: Callable[..., Any] = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise SettingError(
             f"the recipe {name} cannot be imported",
             cause=str(error),
             hint="call sonde in the directory of the script, or install the package",
         ) from error
-    function = getattr(module, function_name, None)
     if not callable(function):
-        raise SettingError(f"{module_name} has no function {function_name!r}")
-    return cast("Callable[..., Any]", function)
+        raise SettingError(f"{name} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces")
+    return function

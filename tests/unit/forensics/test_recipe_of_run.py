@@ -143,7 +143,7 @@ def test_the_command_finds_the_script_in_the_working_directory(run: Path) -> Non
     [
         ("my_training", "names no function"),
         ("nowhere_at_all:pieces", "cannot be imported"),
-        ("my_training:lost", "has no function 'lost'"),
+        ("my_training:lost", "cannot be imported"),
         ("my_training:incomplete", "returned no data, optimizer, schedule, settings"),
     ],
 )
