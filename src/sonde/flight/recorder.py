@@ -221,11 +221,8 @@ class FlightRecorder:
 
     def restore(self) -> int:
         """Resume from the newest kept state, if any, and return its number of updates. Every rank must call this."""
-        newest = self.keeper.store.folder.newest()[0] if ranks.rank() == 0 else None
-        step = ranks.gather(newest)[0]
-        if step is None or self.parts.run.is_replay:
-            return 0
-        return self._restore(int(step))
+        step = ranks.found_by_rank_0(lambda: self.keeper.store.folder.newest()[0])
+        return 0 if step is None or self._is_replay else self._restore(int(step))
 
     def flush(self) -> None:
         """Judge and write everything that is pending."""

@@ -16,7 +16,7 @@ sample that is not skipped replaces it.
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,15 +99,13 @@ class Tagged(Dataset[Any]):
         return getattr(self.__dict__["_dataset"], name)
 
     def _kept(self, numbers: Sequence[Any]) -> list[Any]:
-        found = self._fetch([one for one in numbers if one not in self._numbers])
-        return [pair for pair in found if not self._contents or not self._contents & names_of_sample(pair[1])]
-
-    def _fetch(self, numbers: Sequence[Any]) -> list[Any]:
-        if not numbers:
-            return []
-        together = getattr(self._dataset, "__getitems__", None)
-        samples = [self._dataset[one] for one in numbers] if together is None else together(list(numbers))
-        return list(zip(numbers, samples, strict=True))
+        wanted = [one for one in numbers if one not in self._numbers]
+        if wanted and hasattr(self._dataset, "__getitems__"):
+            samples = self._dataset.__getitems__(wanted)
+        else:
+            samples = [self._dataset[one] for one in wanted]
+        pairs = zip(wanted, samples, strict=True)
+        return [pair for pair in pairs if not self._contents or not self._contents & names_of_sample(pair[1])]
 
 
 class TaggedCollate:
@@ -157,13 +155,10 @@ class BatchOrder:
 
     def __iter__(self) -> Iterator[Any]:
         self._drawn.clear()
-        goes_on, self._goes_on = self._goes_on, None
-        self._num_taken = 0 if goes_on is None else goes_on[1]
-        self._begun_at = torch.get_rng_state() if goes_on is None else goes_on[0]
+        self._begun_at, self._num_taken = self._goes_on or (torch.get_rng_state(), 0)
+        self._goes_on = None
         torch.set_rng_state(self._begun_at)
-        for place, batch in enumerate(self._batches):
-            if goes_on is not None and place < goes_on[1]:
-                continue
+        for batch in islice(self._batches, self._num_taken, None):
             kept = [one for one in batch if one not in self._left_out] or [self._stand_in(batch[-1])]
             self._drawn.append(kept)
             yield kept

@@ -190,14 +190,14 @@ class ScriptUpdater:
         if not kept.had_gradients:
             self.optimizer.zero_grad(set_to_none=True)
         self._set_rates(rates)
-        drops = record is not None and record.skipped is not None and change.lr is None
+        skipped = None if record is None or change.lr is not None else record.skipped
         returned = None
 
         def before_step() -> None:
             self._set_rates(rates)
             if record is not None and record.grad_norm is not None and parts.watch.norm is None:
                 parts.watch.norm = norm_of(self.optimizer)  # the loop does not clip, so the recorder computed it
-            if drops:
+            if skipped is not None:
                 self.optimizer.zero_grad(set_to_none=True)
 
         with ExitStack() as stack:
@@ -213,7 +213,6 @@ class ScriptUpdater:
         losses = update.seen_losses() or [_number(returned_loss(returned))]
         table = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True)
         loss, _, num_tokens, grad_norm = numbers_of(table)
-        skipped = record.skipped if drops and record is not None else None
         return StepResult(loss=loss, weight=num_tokens, grad_norm=grad_norm, skipped=skipped)
 
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:

@@ -34,7 +34,7 @@ from sonde.forensics.case import same_bits
 from sonde.forensics.changes import differences, environment_here, environment_of_run, settings_changes
 from sonde.forensics.history import settings_at
 from sonde.forensics.seams import Change, Losses, Name, Seams, Watch
-from sonde.forensics.trainer_seams import build_pieces, trainer_seams
+from sonde.forensics.trainer_seams import trainer_seams
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.settings import TENSOR
@@ -73,7 +73,10 @@ class Replay:
             torch.use_deterministic_algorithms(True)
         self._records = read_steps(run).by_number
         self._is_built = seams is None
-        self.seams = seams or self._of_the_trainer()
+        if seams is None:
+            manifest = replace(self.manifest, settings=settings_at(run, self.manifest, settings_of))
+            seams = trainer_seams(run, manifest, self.options, self._records)
+        self.seams = seams
         """Where states and batches come from, and what makes an update."""
         self.model, self.optimizer = self.seams.updater.model, self.seams.updater.optimizer
         """What is trained, and what trains it."""
@@ -194,18 +197,6 @@ class Replay:
         if self.deviations:
             told.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(told)
-
-    def _of_the_trainer(self) -> Seams:
-        options = self.options
-        pieces = build_pieces(
-            replace(self.manifest, settings=settings_at(self.run, self.manifest, self._settings_of)),
-            device=_device(),
-            recipe=options.recipe,
-            trust_recipe=options.trust_recipe,
-            data=options.data,
-        )
-        trained_on = self.manifest.world_size
-        return trainer_seams(self.run, pieces, self._records, trained_on=trained_on, ranks_here=options.world_size)
 
     def with_settings_of(self, step: int) -> "Replay | None":
         """Return another replay of the run with the settings that `step` used; None if the run was not built from a recipe."""
@@ -337,7 +328,3 @@ def _dumped(model: nn.Module, folder: Path) -> Iterator[None]:
 
 def _norms_differ(then: float | None, now: float | None) -> bool:
     return then is not now if then is None or now is None else not same_bits(then, now)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -40,6 +40,7 @@ from sonde.forensics.seams import Change, Losses, SampleLoss, Seams, Watch
 from sonde.forensics.trainer_batches import LoaderBatches, TrainingPieces
 from sonde.records.journal import StepRecord
 from sonde.records.manifest import Manifest, checkpoint_place
+from sonde.records.replay_order import ReplayOptions
 from sonde.run import runs_refused
 from sonde.train.determinism import generators_kept
 from sonde.train.gradients import check_parameters, choose_sync
@@ -54,15 +55,14 @@ BEGINNING = 0
 """The checkpoint that always exists: before the first update, with the recipe's initial weights."""
 
 
-def trainer_seams(
-    run: Path, pieces: TrainingPieces, records: Mapping[int, StepRecord], *, trained_on: int, ranks_here: int | None
-) -> Seams:
-    """Build the seams of a run that was trained on `trained_on` ranks. `ranks_here` is the number of replaying ranks; None means the same."""
-    model = pieces.task.model
+def trainer_seams(run: Path, manifest: Manifest, options: ReplayOptions, records: Mapping[int, StepRecord]) -> Seams:
+    """Build the seams of a run: its components as the manifest and the options say, on this process's device."""
+    pieces = build_pieces(manifest, options)
+    model, trained_on = pieces.task.model, manifest.world_size
     _refuse_wrapped(model)
     check_parameters(model, pieces.optimizer)
     model.train()
-    update_freq = _update_freq(pieces.settings.update_freq, trained_on, ranks_here or trained_on)
+    update_freq = _update_freq(pieces.settings.update_freq, trained_on, options.world_size or trained_on)
     pieces = pieces._replace(settings=replace(pieces.settings, update_freq=update_freq))
     updater = TrainerUpdater(pieces, records)
     store = CheckpointStore(checkpoint_place(run))
@@ -200,16 +200,15 @@ def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
     return update_freq * world_size // here
 
 
-def build_pieces(
-    manifest: Manifest, *, device: torch.device, recipe: str | None, trust_recipe: bool, data: Path | None
-) -> TrainingPieces:
-    """Build the components of a run. `recipe` overrides the manifest; `data` is the current location of the run's data."""
+def build_pieces(manifest: Manifest, options: ReplayOptions) -> TrainingPieces:
+    """Build the components of a run. The recipe of the options overrides that of the manifest."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     pieces: Any
-    if recipe is None and is_built_in(manifest):
-        pieces = build(_settings(manifest, data), device=device)
+    if options.recipe is None and is_built_in(manifest):
+        pieces = build(_settings(manifest, options.data), device=device)
     else:
-        name = _recipe_name(manifest, recipe, trust_recipe=trust_recipe)
-        if data is not None:
+        name = _recipe_name(manifest, options)
+        if options.data is not None:
             raise SettingError(
                 "only the data of a run of `sonde train` can be elsewhere", hint=f"change {name} instead"
             )
@@ -219,22 +218,22 @@ def build_pieces(
     missing = [name for name in needed if name not in parts]
     if missing:
         raise SettingError(
-            f"the recipe {recipe or manifest.recipe} returned no {', '.join(missing)}",
+            f"the recipe {options.recipe or manifest.recipe} returned no {', '.join(missing)}",
             hint=f"it must have {', '.join(needed)}",
         )
     return TrainingPieces(**parts)
 
 
-def _recipe_name(manifest: Manifest, recipe: str | None, *, trust_recipe: bool) -> str:
+def _recipe_name(manifest: Manifest, options: ReplayOptions) -> str:
     """Return the user's recipe to call, if that is allowed."""
-    name = recipe or manifest.recipe
+    name = options.recipe or manifest.recipe
     if name is None:
         raise SettingError(
             f"the run {manifest.run_id} does not say how its model and data are built",
             cause="it was neither trained by `sonde train` nor opened with Run(…, recipe=…)",
             hint="name a function that returns task, data, optimizer, schedule and settings: --recipe MODULE:FUNCTION",
         )
-    if recipe is None and not trust_recipe:
+    if options.recipe is None and not options.trust_recipe:
         raise SettingError(
             f"the run {manifest.run_id} is built by {name}, which was not imported",
             cause="importing it runs code, and a run directory may come from anyone",

@@ -15,6 +15,7 @@ from sonde.forensics.trainer_seams import build_pieces
 from sonde.records.host import describe_versions
 from sonde.records.journal import read_steps
 from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOptions
 from sonde.run import Run
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.saving import TrainerState
@@ -55,13 +56,7 @@ def test_a_script_that_is_imported_as_a_recipe_does_not_train_into_its_run(
     (tmp_path / "script_without_guard.py").write_text(f"from sonde.run import Run\nRun({str(run)!r})\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunError, match="is not opened now") as refused:
-        build_pieces(
-            read_manifest(run),
-            device=torch.device("cpu"),
-            recipe="script_without_guard:pieces",
-            trust_recipe=False,
-            data=None,
-        )
+        build_pieces(read_manifest(run), ReplayOptions(recipe="script_without_guard:pieces"))
     assert "__main__" in str(refused.value.hint)
     assert read_manifest(run).num_starts == 1
 
