@@ -89,11 +89,6 @@ class Replay:
         self.deviations: list[int] = []
         """Steps since the checkpoint that were replayed unchanged but gave a different loss than recorded."""
 
-    @property
-    def precision(self) -> Precision:
-        """The precision of the run's steps."""
-        return self.seams.updater.precision
-
     def checkpoints(self) -> list[int]:
         """Return the steps with a valid checkpoint; 0 is the beginning. Every byte of them is read once."""
         return [step for step in self.seams.states.steps() if self._is_good(step)]

@@ -17,7 +17,7 @@ _SKIPPED: Final = 0.75
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether float32 gives a finite, normal loss where the run's precision did not."""
     case, lab = evidence.case, evidence.lab
-    precision = lab.replay.precision
+    precision = lab.replay.seams.updater.precision
     if precision == "float32" or not (case.is_loss_unusual or case.is_skipped):
         return None if precision == "float32" or not case.is_event else _not_made(evidence)
     loss = lab.in_float32()
