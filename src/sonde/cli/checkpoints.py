@@ -24,7 +24,7 @@ def checkpoints(
     average: int | None = None,
     json: bool = False,
 ) -> int:
-    """List the checkpoints of a run.
+    """List, verify, prune or average the checkpoints of a run.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """`sonde`: parse the command line, run one verb, and turn errors into `error:`, `cause:`, `hint:` and an exit code.
 
 Exit codes: 0 success, 1 failure or a check found a difference, 2 wrong command line, 130 interrupted. Each verb is a
-function in a module of this package. The tables below list them; importing this module imports none of the others.
+function in a module of this package. The table below lists them; importing this module imports none of the others.
 """
 
 import faulthandler
@@ -19,52 +19,32 @@ from sonde.cli.terminal import SafeConsole, guarded
 from sonde.errors import SondeError
 from sonde.version import __version__
 
-VERBS: Final = {
-    "prepare": "Tokenize text and write it to disk, ready for training.",
-    "inspect": "Show the contents of a data directory: sizes, lengths, padding and decoded samples.",
-    "audit": "Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.",
-    "train": "Train a Transformer on a prepared data directory; an existing run resumes.",
-    "translate": "Translate text with a trained run.",
-    "generate": "Sample text from a trained run.",
-    "score": "Score given translations, or text, with a trained run.",
-    "runs": "List the runs below a directory.",
-    "show": "Show the manifest, record files and metrics of a run.",
-    "tail": "Show the last records of a run, then each new one as it is written.",
-    "log": "Summarise logs: last values, the best value by each metric's goal, means.",
-    "compare-logs": "Compare one metric of two runs; exit 1 when they differ too much.",
-    "checkpoints": "List, verify, prune or average the checkpoints of a run.",
-    "spikes": "Show the loss spikes of a run and the samples that caused them.",
-    "worst": "Rank the samples of a run by their loss, compared with others of their length, over all epochs.",
-    "diagnose": "Find the cause of a loss spike: replay the step, change one thing at a time, and rank the possible causes.",
-    "dashboard": "Show every run below a folder in a browser, live.",
-    "report": "Write a report of a run as one self-contained file.",
-    "sync": "Copy a run to another folder or an object store, sending only what is missing there.",
-    "plot": "Draw curves of a run in the terminal, with its spikes marked.",
-    "replay": "Replay one update of a run; exit 1 when the loss differs from the recorded one.",
-    "rollback": "Plan how to continue from before a spike, without the samples that caused it; --apply does it.",
-    "skip": "Add the samples of a recorded step to a skip list, so that training leaves them out.",
-    "compare": "Compare two probe dumps; exit 1 when they differ.",
-    "import-tensorboard": "Import TensorBoard event files as runs.",
-    "import-wandb": "Import offline wandb runs.",
-    "import-trainer-state": "Import the log of a Hugging Face Trainer as a run.",
-    "demo": "Watch sonde at work: a real training run hits one bad document.",
-    "completion": "Print the completion script for a shell.",
+_VERBS_OF: Final = {
+    "prepare": ("prepare", "inspect"),
+    "audit": ("audit",),
+    "train": ("train",),
+    "translate": ("translate", "generate", "score"),
+    "runs": ("runs",),
+    "show": ("show", "plot", "report"),
+    "log": ("tail", "log"),
+    "compare_logs": ("compare-logs",),
+    "checkpoints": ("checkpoints",),
+    "spikes": ("spikes", "worst", "skip"),
+    "diagnose": ("diagnose", "rollback"),
+    "replay": ("replay",),
+    "dashboard": ("dashboard",),
+    "sync": ("sync",),
+    "compare": ("compare",),
+    "import_logs": ("import-tensorboard", "import-wandb", "import-trainer-state"),
+    "demo": ("demo",),
+    "main": ("completion",),
 }
-"""Every verb with a one-line description. A verb is the function of its name in the module of its name, except for those in `_ELSEWHERE`."""
-_ELSEWHERE: Final = {
-    "tail": "log",
-    **dict.fromkeys(("generate", "score"), "translate"),
-    **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
-    "inspect": "prepare",
-    **dict.fromkeys(("plot", "report"), "show"),
-    "rollback": "diagnose",
-    **dict.fromkeys(("skip", "worst"), "spikes"),
-    "completion": "main",
-}
+VERBS: Final = {verb: module for module, verbs in _VERBS_OF.items() for verb in verbs}
+"""Every verb with the module that holds its function, which has its name."""
 
 
-def build_app() -> App:
-    """Return the application with all its verbs. The modules of the verbs are not imported yet."""
+def build_app(chosen: str = "") -> App:
+    """Return the application with the chosen verb, or with all of them. The modules of the verbs are not imported yet."""
     app = App(
         name="sonde",
         help="The instrument package that rides along with a PyTorch training run.",
@@ -75,10 +55,17 @@ def build_app() -> App:
         print_error=False,
         exit_on_error=False,
     )
-    for name, summary in VERBS.items():
-        function = name.replace("-", "_")
-        app.command(f"sonde.cli.{_ELSEWHERE.get(name, function)}:{function}", name=name, help=summary)
+    for verb in [chosen] if chosen in VERBS else VERBS:
+        function = f"sonde.cli.{VERBS[verb]}:{verb.replace('-', '_')}"
+        app.command(function, name=verb, help=None if verb == chosen else _summary(verb))
     return app
+
+
+def _summary(verb: str) -> str:
+    """Return the first line of a verb's docstring without importing its module."""
+    source = Path(__file__).with_name(f"{VERBS[verb]}.py").read_text("utf-8")
+    function = source.partition(f"\ndef {verb.replace('-', '_')}(")[2]
+    return function.split('"""', 2)[1].partition("\n")[0]
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
@@ -105,7 +92,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         with guarded():
-            result = build_app()(arguments)
+            result = build_app("".join(arguments[:1]))(arguments)
             sys.stdout.flush()
     except CycloptsError as error:
         _complain(f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options")

@@ -162,7 +162,10 @@ def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: i
     canvas = np.zeros((height, columns), np.int64)
     _draw(canvas, thin(shown, 8 * columns), (first, last), (low, high))
     labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
-    drawn = Text.assemble((_title(curve), "bold"), "\n")
+    num_broken = len(curve.broken())
+    told = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
+    told += [f"{num_broken:,} not finite"] if num_broken else []
+    drawn = Text.assemble((f"{wording.visible(curve.name)}  {', '.join(told)}", "bold"), "\n")
     for place, line in enumerate(canvas.tolist()):
         label = f"{labels[place]:.4g} ┤" if place in labels else "│"
         dots = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
@@ -189,13 +192,6 @@ def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
     if high <= low:
         return np.full(len(values), (num - 1) // 2)
     return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
-
-
-def _title(curve: Curve) -> str:
-    broken = len(curve.broken())
-    parts = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
-    parts += [f"{broken:,} not finite"] if broken else []
-    return f"{wording.visible(curve.name)}  {', '.join(parts)}"
 
 
 def _ends(first: int, last: int, columns: int) -> str:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import coloured, first_words, number_text, picked, print_csv, print_rows, tell, write_json
+from sonde.cli.terminal import coloured, number_text, picked, print_csv, print_rows, tell, write_json
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -171,7 +171,10 @@ def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outl
 
 def _named(samples: list[DecodedSample]) -> list[object]:
     """Return the dataset, number and first words of the first of these samples; nothing if there is none."""
-    return next(([one.ranked.dataset, one.ranked.sample, first_words(one)] for one in samples), [""] * 3)
+    for one in samples[:1]:
+        words = wording.shortened(" ".join(one.text.split()), _MAX_WORDS)
+        return [one.ranked.dataset, one.ranked.sample, words or one.problem]
+    return [""] * 3
 
 
 def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:

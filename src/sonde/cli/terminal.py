@@ -30,7 +30,6 @@ from sonde.report.wording import INVISIBLE, visible
 
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
-_FIRST_CHARACTERS: Final = 60
 
 
 @contextlib.contextmanager
@@ -143,12 +142,6 @@ def needs(verb: str, *packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise MissingDependency(package, needed_for=verb, extra="train")
-
-
-def first_words(sample: Any) -> str:
-    """Return the beginning of a decoded sample's text on one line, or why there is none."""
-    text = " ".join(sample.text.split())
-    return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or sample.problem
 
 
 def coloured(tokens: Iterable[str], losses: Iterable[float], usual: float) -> Text:

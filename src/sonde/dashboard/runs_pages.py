@@ -156,10 +156,8 @@ def _choice(name: str, text: str, options: Sequence[tuple[str, str]], told: Mapp
 def _legend(rows: Sequence[Row]) -> Markup:
     lines: list[list[Child]] = []
     for place, row in enumerate(rows):
-        key, link = (
-            tag("span", "", class_=f"key c{place % _NUM_COLOURS}"),
-            tag("a", row.name, href=run_address(row.name)),
-        )
+        key = tag("span", "", class_=f"key c{place % _NUM_COLOURS}")
+        link = tag("a", row.name, href=run_address(row.name))
         lines.append([key, link, state(row.summary.status), row.step, row.loss])
     return table(("", "run", "status", "step", "loss"), lines, right=("step", "loss"), class_="narrow")
 

@@ -1,5 +1,6 @@
 """The command line as a whole: its frozen list of verbs and flags, its help, its errors and exit codes."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -18,8 +19,16 @@ def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[st
     assert run(["--help"]) == 0
     printed = capsys.readouterr().out
     printed = " ".join(word for word in printed.split() if word != "│")  # long summaries are wrapped
-    for verb, summary in VERBS.items():
-        assert f"{verb} {summary}" in printed
+    for verb, module in VERBS.items():
+        function = getattr(importlib.import_module(f"sonde.cli.{module}"), verb.replace("-", "_"))
+        assert f"{verb} {function.__doc__.splitlines()[0].replace('`', '')}" in printed
+
+
+def test_help_of_a_verb_is_its_whole_docstring(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "give its command" in " ".join(printed.split())
+    assert "-----" not in printed
 
 
 def test_help_of_all_verbs_imports_no_verb() -> None:
