@@ -33,7 +33,7 @@ from sonde.data.datasets import gather, rows_of_one_dataset
 from sonde.data.loader import Collater
 from sonde.data.text_blocks import cut_blocks, read_block, split_lines
 from sonde.data.token_file import TokenFile
-from sonde.data.tokenizer import WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer import WordTokenizer, dictionary_of_counts
 from sonde.data.tokenizer_files import HFTokenizer, single_thread, train_subwords
 
 NUM_LENGTHS = 10_000_000
@@ -87,7 +87,7 @@ def megabytes(lines: list[str]) -> float:
 
 
 def bench_words(directory: Path, lines: list[str]) -> None:
-    words = dictionary_of_counts(count_words(lines), 20_000)
+    words = dictionary_of_counts(Counter("\n".join(lines).split()), 20_000)
     text, few = directory / "words.txt", directory / "few-words.txt"
     text.write_text("".join(f"{line}\n" for line in lines))
     few.write_text("".join(f"{line}\n" for line in lines[:2000]))

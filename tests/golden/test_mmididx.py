@@ -39,13 +39,13 @@ def test_megatrons_documents_are_known() -> None:
 @pytest.mark.parametrize("name", ["fairseq-u2", "fairseq-u4"])
 def test_our_index_is_fairseqs_byte_for_byte(name: str, tmp_path: Path) -> None:
     with (tmp_path / "ours.idx").open("wb") as file:
-        write_index(file, [SIZES[:1], SIZES[1:]], num_samples=4, dtype=np.dtype("<" + name[-2:]), layout="fairseq")
+        write_index(file, [SIZES[:1], SIZES[1:]], dtype=np.dtype("<" + name[-2:]), layout="fairseq")
     assert (tmp_path / "ours.idx").read_bytes() == (GOLDEN / f"{name}.idx").read_bytes()
 
 
 def test_our_megatron_index_differs_only_in_its_documents(tmp_path: Path) -> None:
     with (tmp_path / "ours.idx").open("wb") as file:
-        write_index(file, [SIZES], num_samples=4, dtype=np.dtype("<u2"), layout="megatron")
+        write_index(file, [SIZES], dtype=np.dtype("<u2"), layout="megatron")
     ours, theirs = (tmp_path / "ours.idx").read_bytes(), (GOLDEN / "megatron-u2.idx").read_bytes()
     assert ours[:26] == theirs[:26]
     assert ours[34 : 34 + 12 * 4] == theirs[34 : 34 + 12 * 4]

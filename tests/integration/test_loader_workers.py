@@ -61,7 +61,7 @@ def pairs(tmp_path: Path) -> PairDataset:
     for side in ("en", "de"):
         sizes = chance.integers(1, 9, 300).astype(np.int32)
         with (tmp_path / f"{side}.idx").open("wb") as file:
-            write_index(file, [sizes], num_samples=300, dtype=np.dtype("<u2"))
+            write_index(file, [sizes], dtype=np.dtype("<u2"))
         (tmp_path / f"{side}.bin").write_bytes(chance.integers(4, 99, int(sizes.sum())).astype("<u2").tobytes())
         sides.append(TokenFile(tmp_path / side))
     return PairDataset(sides[0], sides[1], name="train")

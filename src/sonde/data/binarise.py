@@ -21,7 +21,6 @@ at a time. Each file appears whole or not at all. The sidecar is written last, a
 the new files, so no reader takes a mixture for a corpus.
 """
 
-import errno
 import functools
 import hashlib
 import io
@@ -49,7 +48,7 @@ from sonde.data.token_file import (
     stamp_tokenizer,
     write_sidecar,
 )
-from sonde.data.tokenizer import BytesTokenizer, Tokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer import BytesTokenizer, Tokenizer, dictionary_of_counts
 from sonde.data.tokenizer_files import TRAINED, load_tokenizer, single_thread, train_subwords
 from sonde.errors import SettingError, SondeError
 from sonde.fields import Positive, check_fields
@@ -133,13 +132,10 @@ def prepare(
     try:
         return _Preparation(settings, executor, num_under_way, on_progress).run()
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SondeError(
-            f"cannot write to {settings.out}" if full else f"preparing {settings.out} failed",
-            cause=f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}",
-            hint="no half-written file is left; make room and run the same command: it goes on where it stopped"
-            if full
-            else "the parts that are done are kept: run the same command again",
+            f"preparing {settings.out} failed",
+            cause=str(error),
+            hint="no half-written file is left; make room if the disk is full, and run the same command: it goes on where it stopped",
         ) from error
 
 
@@ -262,7 +258,7 @@ class _Preparation:
 
 
 def _count_block(block: TextBlock) -> Counter[str]:
-    return count_words(split_lines(read_block(block), _NO_LIMIT).lines)
+    return Counter("\n".join(split_lines(read_block(block), _NO_LIMIT).lines).split())
 
 
 def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
@@ -380,6 +376,6 @@ def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], 
             all_sizes.append(sizes[here])
     with atomic_file(beside(prefix, ".idx")) as file:
         dtype = token_dtype(vocab_size, layout)
-        write_index(file, all_sizes, num_samples=int(kept.sum()), dtype=dtype, layout=layout)
+        write_index(file, all_sizes, dtype=dtype, layout=layout)
     _save(beside(prefix, ".lines.npy"), line_starts(np.flatnonzero(~kept)))
     return num_tokens

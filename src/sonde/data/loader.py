@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sonde.data.batching import ShardedBatchSampler, batch_by_tokens
-from sonde.data.datasets import NO_SAMPLE, Rows, Sample, TokenDataset, rows_of_samples
+from sonde.data.datasets import Rows, Sample, TokenDataset, rows_of_samples
 from sonde.data.skip_list import SkipList
 from sonde.data.tokenizer import SpecialIds
 from sonde.errors import SondeError
@@ -115,7 +115,8 @@ class Collater:
     def __call__(self, samples: Sequence[Any] | Rows) -> Batch:
         """Return the batch of these samples, with rows in the same order."""
         if not len(samples):
-            return self._empty()
+            row = np.array([self.eos])
+            samples = [Sample(row, row if self.has_source else None, weight=0.0)]
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target, source = rows.target, rows.source
         shifted = np.roll(target.tokens, 1)
@@ -142,10 +143,6 @@ class Collater:
         for rows, tokens in zip(padded, ids, strict=True):
             rows.reshape(-1)[places] = tokens
         return [torch.from_numpy(rows) for rows in padded]
-
-    def _empty(self) -> Batch:
-        row = np.array([self.eos])
-        return self([Sample(row, row if self.has_source else None, "", NO_SAMPLE, 0.0)])
 
 
 def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:  # torch does not export the iterator's type

@@ -21,7 +21,7 @@ before anything is mapped. It takes the same few milliseconds for a hundred sequ
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias
@@ -29,7 +29,7 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.errors import DamagedFile, SettingError
+from sonde.errors import DamagedFile
 from sonde.records.files import open_regular
 
 Layout: TypeAlias = Literal["fairseq", "megatron"]
@@ -103,22 +103,17 @@ def read_index(index_path: Path, bin_path: Path) -> Index:
 
 def write_index(
     file: BinaryIO,
-    sizes: Iterable[NDArray[np.int32]],
+    sizes: Sequence[NDArray[np.int32]],
     *,
-    num_samples: int,
     dtype: np.dtype[np.generic],
     layout: Layout = "fairseq",
 ) -> None:
-    """Write the index of `num_samples` sequences.
+    """Write the index of sequences whose sizes come in chunks. `token_dtype` returns the type of their tokens.
 
-    `sizes` yields their sizes in chunks and is iterated two or three times. In Megatron's dialect every sequence is its own document. Memory use stays at one chunk.
+    In Megatron's dialect every sequence is its own document.
     """
     codes = {np.dtype(name): code for code, name in reversed(_CODES[layout].items())}
-    if dtype not in codes:
-        raise SettingError(
-            f"the {layout} layout has no code for tokens of type {dtype}",
-            hint="megatron knows 8 to 64 bit integers except uint32 and uint64; fairseq knows them all",
-        )
+    num_samples = sum(map(len, sizes))
     file.write(_HEADER.pack(_MAGIC, _VERSION, codes[dtype], num_samples))
     if layout == "megatron":
         file.write(_COUNT.pack(num_samples + 1))

@@ -123,9 +123,7 @@ class SkipList:
         return sum(len(self.samples(dataset)) for dataset in self.entries)
 
     def __contains__(self, place: tuple[str, int]) -> bool:
-        samples = self.samples(place[0])
-        at = int(np.searchsorted(samples, place[1]))
-        return at < len(samples) and int(samples[at]) == place[1]
+        return place[1] in self.samples(place[0])
 
     def __or__(self, other: "SkipList") -> "SkipList":
         names = {*self.entries, *other.entries}

@@ -9,7 +9,6 @@ written to its `dict.txt`. Whitespace is what Python's `str.split` splits at, as
 per CPU-second (benchmarks/data.py).
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -125,11 +124,6 @@ class BytesTokenizer:
         """Return the text; invalid UTF-8 becomes U+FFFD."""
         codes = np.asarray(tokens).astype(np.int64) - len(SPECIAL_WORDS)
         return codes[codes >= 0].astype(np.uint8).tobytes().decode(errors="replace")
-
-
-def count_words(lines: Sequence[str]) -> Counter[str]:
-    """Count how often each word occurs."""
-    return Counter("\n".join(lines).split())
 
 
 def dictionary_of_counts(counts: Mapping[str, int], vocab_size: int | None = None) -> "WordTokenizer":

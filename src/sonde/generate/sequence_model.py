@@ -175,71 +175,63 @@ def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
         )
 
 
-class HuggingFaceNext:
-    """The next-token function of one batch. Rows are sentence-major with K hypotheses each, as in `generate`."""
-
-    def __init__(self, model: Any, sources: Sequence[Sequence[int]], pad: int) -> None:
-        self._model = model
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        device = next(model.parameters()).device
-        self._mask = padded([[1] * len(source) for source in sources], 0).to(device)
-        self._cache: Any = None
-        self._num_hypotheses = 1
-        self._encoded: Any = None
-        if model.config.is_encoder_decoder:
-            tokens = padded(sources, pad).to(device)
-            self._encoded = model.get_encoder()(input_ids=tokens, attention_mask=self._mask, return_dict=True)
-        else:
-            self._mask = self._mask.flip(1)  # the search pads prompts on the left
-
-    def __call__(self, frontier: Frontier, /) -> Tensor:
-        """Return logits [B, K, V]."""
-        num_sentences, num_hypotheses = frontier.tokens.shape[:2]
-        tokens = frontier.tokens.flatten(0, 1)
-        if self._cache is not None:
-            assert frontier.parents is not None
-            kept = torch.arange(num_sentences, device=tokens.device) if frontier.kept is None else frontier.kept
-            self._cache.reorder_cache((kept[:, None] * self._num_hypotheses + frontier.parents).flatten())
-            tokens = tokens[:, -1:]
-        inputs = self._inputs(tokens, frontier.sentences.repeat_interleave(num_hypotheses), frontier.step)
-        answer = self._model(**inputs, past_key_values=self._cache, use_cache=True, return_dict=True)
-        self._cache = answer.past_key_values
-        self._num_hypotheses = num_hypotheses
-        logits: Tensor = answer.logits[:, -1].float()
-        return logits.view(num_sentences, num_hypotheses, -1)
-
-    def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
-        """Return the inputs that feed `tokens` to the sentences in `rows`, of which `num_generated` tokens exist already."""
-        if self._encoded is not None:
-            encoded = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
-            return {"encoder_outputs": encoded, "attention_mask": self._mask[rows], "decoder_input_ids": tokens}
-        mask = torch.cat((self._mask[rows], self._mask.new_ones(len(rows), num_generated)), dim=1)
-        inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
-        if self._takes_positions:
-            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
-        return inputs
-
-
 class HuggingFaceModel(_NetworkModel):
     """A model of `transformers` for search and scoring. Puts the model into evaluation mode."""
 
     def __init__(self, model: Any, *, pad: int | None = None) -> None:
         configured = model.config.pad_token_id if pad is None else pad
         super().__init__(model, configured or 0, reads_source=bool(model.config.is_encoder_decoder))
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
+    @torch.no_grad()
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """Encode the sources and return a next-token function."""
-        with torch.no_grad():
-            return HuggingFaceNext(self._network, sources, self._pad)
+        """Encode the sources and return a next-token function. Its rows are sentence-major, as in `generate`."""
+        source = self._source(sources)
+        mask = source["attention_mask"]
+        encoded = self._network.get_encoder()(**source, return_dict=True) if self.reads_source else None
+        cache: Any = None
+        num_before = 1
+
+        def next_logits(frontier: Frontier, /) -> Tensor:
+            nonlocal cache, num_before
+            num_sentences, num_hypotheses = frontier.tokens.shape[:2]
+            tokens = frontier.tokens.flatten(0, 1)
+            rows = frontier.sentences.repeat_interleave(num_hypotheses)
+            if cache is not None:
+                assert frontier.parents is not None
+                kept = torch.arange(num_sentences, device=tokens.device) if frontier.kept is None else frontier.kept
+                cache.reorder_cache((kept[:, None] * num_before + frontier.parents).flatten())
+                tokens = tokens[:, -1:]
+            if encoded is None:
+                inputs = self._prompt(tokens, mask.flip(1)[rows], frontier.step)  # the search pads prompts on the left
+            else:
+                inputs = {"decoder_input_ids": tokens, "attention_mask": mask[rows]}
+                inputs["encoder_outputs"] = type(encoded)(last_hidden_state=encoded.last_hidden_state[rows])
+            answer = self._network(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
+            cache, num_before = answer.past_key_values, num_hypotheses
+            logits: Tensor = answer.logits[:, -1].float()
+            return logits.view(num_sentences, num_hypotheses, -1)
+
+        return next_logits
+
+    def _prompt(self, tokens: Tensor, mask: Tensor, num_generated: int) -> dict[str, Any]:
+        """Return the inputs that feed `tokens` to a causal model; `mask` is that of the prompts before the generated tokens."""
+        mask = torch.cat((mask, mask.new_ones(len(mask), num_generated)), dim=1)
+        inputs = {"input_ids": tokens, "attention_mask": mask}
+        if self._takes_positions:
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
+        return inputs
 
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
         inputs = {"input_ids": previous}
         if self.reads_source:
-            tokens, mask = padded(sources, self._pad), padded([[1] * len(source) for source in sources], 0)
-            inputs = {
-                "input_ids": tokens.to(self.device),
-                "attention_mask": mask.to(self.device),
-                "decoder_input_ids": previous,
-            }
+            inputs = {**self._source(sources), "decoder_input_ids": previous}
         logits: Tensor = self._network(**inputs, use_cache=False, return_dict=True).logits
         return logits
+
+    def _source(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        mask = padded([[1] * len(source) for source in sources], 0)
+        return {
+            "input_ids": padded(sources, self._pad).to(self.device),
+            "attention_mask": mask.to(self.device),
+        }

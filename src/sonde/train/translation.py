@@ -68,7 +68,7 @@ def open_translator(
     task = build_task(settings, prepared, tokenizer, device=device)
     step = load_weights(checkpoint or directory, task.model)
     assert isinstance(task.model, Transformer)
-    return Translator(task.model, tokenizer, source_tokenizer=prepared.source_tokenizer(), step=step)
+    return Translator(task.model, tokenizer, prepared.source_tokenizer() or tokenizer, step)
 
 
 def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
@@ -82,7 +82,7 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
         )
     assert isinstance(pieces.task.model, Transformer)
     source_tokenizer = pieces.directory.source_tokenizer() or pieces.tokenizer
-    translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer=source_tokenizer)
+    translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer)
     pairs = open_pairs(pieces.directory, VALID)
     rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
     sources = [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None]
@@ -119,9 +119,9 @@ class Translator:
     model: Transformer
     """The model. A search puts it into evaluation mode."""
     tokenizer: Tokenizer
-    """The tokenizer of the target, and of the source unless it has its own."""
-    source_tokenizer: Tokenizer | None = None
-    """The tokenizer of the source, if source and target vocabularies differ."""
+    """The tokenizer of the target."""
+    source_tokenizer: Tokenizer
+    """The tokenizer of the source, which is that of the target if they share a vocabulary."""
     step: int = 0
     """Number of updates that the weights were trained for."""
 
@@ -130,21 +130,19 @@ class Translator:
         specials = self.tokenizer.specials
         return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
 
-    @property
-    def _sources(self) -> Tokenizer:
-        return self.source_tokenizer or self.tokenizer
-
     def translate(
         self, texts: Sequence[str], settings: SearchSettings | None = None, **options: Any
     ) -> list[Translation]:
         """Return the best translations of each text, in order. `options` are those of `sonde.generate.translate`."""
         found = settings or self.search()
-        return translate(self.model, self._sources, texts, found, targets=self.tokenizer, **options)
+        return translate(self.model, self.source_tokenizer, texts, found, targets=self.tokenizer, **options)
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
         """Return a prompt and the tokens that a language model generated for it, as one text."""
-        return self.tokenizer.decode([*self._sources.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
+        return self.tokenizer.decode([*self.source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """Return how likely the second text of each pair is, given the first."""
-        return score(self.model, self._sources, pairs, self.search(), targets=self.tokenizer, batch_tokens=batch_tokens)
+        return score(
+            self.model, self.source_tokenizer, pairs, self.search(), targets=self.tokenizer, batch_tokens=batch_tokens
+        )

@@ -17,7 +17,7 @@ def make_tokens(tmp_path: Path) -> Callable[..., TokenFile]:
         prefix = tmp_path / name
         sizes = np.array([len(sequence) for sequence in sequences], np.int32)
         with Path(f"{prefix}.idx").open("wb") as file:
-            write_index(file, [sizes], num_samples=len(sizes), dtype=np.dtype("<u2"), layout=layout)
+            write_index(file, [sizes], dtype=np.dtype("<u2"), layout=layout)
         flat = [token for sequence in sequences for token in sequence]
         Path(f"{prefix}.bin").write_bytes(np.array(flat, "<u2").tobytes())
         return TokenFile(prefix)

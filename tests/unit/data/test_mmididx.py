@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sonde.data.mmididx import Layout, read_index, token_dtype, write_index
-from sonde.errors import DamagedFile, SettingError
+from sonde.errors import DamagedFile
 
 SIZES = np.array([3, 2, 5, 0], np.int32)
 
@@ -15,7 +15,7 @@ SIZES = np.array([3, 2, 5, 0], np.int32)
 def write_corpus(prefix: Path, layout: Layout = "fairseq", dtype: str = "<u2") -> tuple[Path, Path]:
     index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     with index.open("wb") as file:
-        write_index(file, [SIZES], num_samples=4, dtype=np.dtype(dtype), layout=layout)
+        write_index(file, [SIZES], dtype=np.dtype(dtype), layout=layout)
     tokens.write_bytes(np.arange(10, dtype=dtype).tobytes())
     return index, tokens
 
@@ -85,7 +85,7 @@ def test_a_missing_half_is_named(tmp_path: Path) -> None:
 def test_offsets_pass_two_gibibytes() -> None:
     file = io.BytesIO()
     sizes = np.full(5, 500_000_000, np.int32)
-    write_index(file, [sizes[:2], sizes[2:]], num_samples=5, dtype=np.dtype("<u2"))
+    write_index(file, [sizes[:2], sizes[2:]], dtype=np.dtype("<u2"))
     pointers = np.frombuffer(file.getvalue()[26 + 20 :], "<i8")
     assert pointers.tolist() == [0, 10**9, 2 * 10**9, 3 * 10**9, 4 * 10**9]
 
@@ -102,8 +102,3 @@ def test_offsets_pass_two_gibibytes() -> None:
 )
 def test_the_token_type_follows_the_vocabulary(vocab_size: int, layout: Layout, dtype: str) -> None:
     assert token_dtype(vocab_size, layout) == np.dtype(dtype)
-
-
-def test_a_type_the_dialect_does_not_have_is_an_error() -> None:
-    with pytest.raises(SettingError, match="megatron"):
-        write_index(io.BytesIO(), [SIZES], num_samples=4, dtype=np.dtype("<u4"), layout="megatron")

@@ -17,7 +17,7 @@ from sonde.errors import DamagedFile, SettingError
 def write_corpus(prefix: Path, sequences: list[list[int]]) -> Path:
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
     with Path(f"{prefix}.idx").open("wb") as file:
-        write_index(file, [sizes], num_samples=len(sizes), dtype=np.dtype("<u2"))
+        write_index(file, [sizes], dtype=np.dtype("<u2"))
     flat = [token for sequence in sequences for token in sequence]
     Path(f"{prefix}.bin").write_bytes(np.array(flat, "<u2").tobytes())
     return prefix

@@ -26,7 +26,7 @@ def train(corpus: Path, directory: Path, *, with_bleu: bool, **others: Any) -> t
     pieces = build(settings)
     model = pieces.task.model
     assert isinstance(model, Transformer)
-    translator = Translator(model, pieces.tokenizer)
+    translator = Translator(model, pieces.tokenizer, pieces.tokenizer)
 
     def measure(_: object) -> dict[str, float]:
         found = translator.translate(sentences("en", 6), translator.search(beam=2, max_len=8))
