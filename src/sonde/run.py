@@ -56,7 +56,7 @@ from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
-from sonde.spikes.skipping import with_recorded_skips
+from sonde.spikes.spike_log import with_recorded_skips
 from sonde.spikes.spike_records import StepEntry
 
 _logger = logging.getLogger("sonde")

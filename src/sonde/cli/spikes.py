@@ -27,8 +27,7 @@ from sonde.report import wording
 from sonde.report.html.sections import event_row, worst_row
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
-from sonde.spikes.skipping import as_skip_list, skip_samples, skip_step
-from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+from sonde.spikes.spike_log import RecordedSpike, SpikeLog, as_skip_list, read_spikes, skip_samples, skip_step
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100

@@ -46,7 +46,7 @@ def open_case(run: Path, step: int | None = None) -> "Case":
     elif step not in steps:
         first, last = min(steps), max(steps)
         raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
-    spike = next((one for one in log.spikes if one.event.first_step <= step <= one.event.last_step), None)
+    spike = next((one for one in log.spikes if one.spans(step)), None)
     return Case(run=run, manifest=manifest, step=step, steps=steps, spike=spike, log=log, calm=_calm(steps, log, step))
 
 
@@ -117,7 +117,7 @@ class Case:
         """Return the samples of each rank that recorded some for the last execution of the step."""
         entries = [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]
         last = [one for one in entries if same_bits(float(one.get("loss") or math.nan), self.record.loss)]
-        return [samples for one in last if (samples := list(samples_of(one, {})))]
+        return [samples for one in last if (samples := list(samples_of(one)))]
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:

@@ -13,7 +13,7 @@ from sonde.data.skip_list import SkipList
 from sonde.records.journal import read_events
 from sonde.records.manifest import Manifest
 from sonde.records.reader import Record
-from sonde.spikes.skipping import SKIP
+from sonde.spikes.spike_log import SKIP
 from sonde.train.stopping import StopWhen
 
 _PLACES: Final = ("data", "skip_list")

@@ -27,8 +27,7 @@ from sonde.records.journal import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
-from sonde.spikes.skipping import samples_of_step, skip_samples
-from sonde.spikes.spike_log import read_spikes
+from sonde.spikes.spike_log import read_spikes, samples_of_step, skip_samples
 from sonde.train.settings import FIXED, is_built_in
 
 EVENT: Final = "rollback"

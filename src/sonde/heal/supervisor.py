@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.skipping import samples_of_step
+from sonde.spikes.spike_log import samples_of_step
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings
@@ -100,11 +101,14 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
         verdict = later if decision.sure_cause(later) is not None else verdict
     checkpoint = plan_way_back(run, decision.back_before(verdict, call, past, heal), SkipList(), "").checkpoint
     rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
+    batch = SkipList()
+    with suppress(SettingError):  # it was not recorded
+        batch = samples_of_step(run, call.first_step)[0]
     scene = Scene(
         checkpoint=checkpoint,
         rate=rates.get(max(checkpoint, 1)),
         bad_rate=rates.get(call.step),
-        batch=_batch(run, call.first_step),
+        batch=batch,
     )
     return decision.decide(verdict, call, scene, past, heal)
 
@@ -145,13 +149,6 @@ def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
     went_back = [one for one in acts if one.kind != "stop"]
     at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(checkpoint_place(run)).steps()
     return WayOn(settings=settings, start_over=at_start)
-
-
-def _batch(run: Path, step: int) -> SkipList:
-    try:
-        return samples_of_step(run, step)[0]
-    except SettingError:
-        return SkipList()
 
 
 class HealWatch(Callback):

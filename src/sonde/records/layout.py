@@ -11,7 +11,7 @@
       attempts/{N}/                 records of earlier attempts, when training was started over in the same directory
       flight/                       kept states and batches of your own loop        (flight/, docs/formats/flight.md)
       ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py, docs/formats/ledger.md)
-      skip-list.txt                 samples to leave out                   (spikes/skipping.py, docs/data.md)
+      skip-list.txt                 samples to leave out                   (spikes/spike_log.py, docs/data.md)
 
 A kind is a plain word. User-given names never become paths here: `kind` is checked, and `rank` is an int.
 """

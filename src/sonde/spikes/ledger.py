@@ -25,7 +25,7 @@ from sonde.records.files import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger_blocks as blocks
 from sonde.spikes.ledger_log import read_rank
-from sonde.spikes.writing_thread import WritingThread
+from sonde.spikes.spike_records import WritingThread
 
 _BATCH: Final = 8192
 """The number of samples that are written together."""

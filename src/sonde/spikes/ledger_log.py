@@ -12,7 +12,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -255,17 +255,16 @@ def read_worst(
     decoder = SampleDecoder(
         ledger.datasets, directory=None if directory is None else Path(directory), tokenizer=tokenizer
     )
-    groups: dict[object, list[tuple[SampleHistory, DecodedSample]]] = {}
+    entries: dict[object, WorstSample] = {}
     for history in ledger.worst(num * _LOOKED_AT):
         decoded = decoder.decode([_ranked(history)])[0]
         text = (decoded.source_text, " ".join(decoded.text.split()))
-        own = (history.dataset, history.sample)
-        groups.setdefault(text if any(text) else own, []).append((history, decoded))
-    entries = [
-        WorstSample(history=group[0][0], decoded=group[0][1], duplicates=tuple(one for one, _ in group[1:]))
-        for group in groups.values()
-    ]
-    return Worst(entries=tuple(entries[:num]), num_samples=len(ledger), num_bad=ledger.num_bad)
+        key = text if any(text) else (history.dataset, history.sample)
+        same = entries.setdefault(key, WorstSample(history=history, decoded=decoded))
+        if same.history is not history:
+            entries[key] = replace(same, duplicates=(*same.duplicates, history))
+    worst = tuple(entries.values())[:num]
+    return Worst(entries=worst, num_samples=len(ledger), num_bad=ledger.num_bad)
 
 
 def _ranked(history: SampleHistory) -> RankedSample:

@@ -208,10 +208,7 @@ class LengthModel:
             "least_scale": self._least_scale,
             "trend": self._trend,
             "usual_scale": self._usual_scale,
-            "center": packed(self._center),
-            "scale": packed(self._scale),
-            "ring_bins": packed(self._ring_bins),
-            "ring_z": packed(self._ring_z),
+            **{name: packed(getattr(self, f"_{name}")) for name in ("center", "scale", "ring_bins", "ring_z")},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -274,8 +271,7 @@ def _smoothed(
     """Shrink values towards the mean of their neighborhood: the more samples, the less."""
     weights = np.exp(-(((places[:, None] - places) / _NEIGHBOURHOOD) ** 2)) * number
     around = weights @ values / weights.sum(1)
-    smoothed: NDArray[np.float64] = around + number / (number + strength) * (values - around)
-    return smoothed
+    return around + number / (number + strength) * (values - around)  # type: ignore[no-any-return]  # as above
 
 
 def packed(array: NDArray[Any]) -> str:

@@ -1,8 +1,15 @@
 """Read the spikes of a run: merged over ranks, each once no matter how often the run was restarted.
 
 A step that was repeated after a restart may have spiked again: the last record of each rank for a step counts, and
-`num_seen` says how many there were. Samples of all ranks are ranked together by their share of the step's loss. Needs
-no torch.
+`num_seen` says how many there were. Samples of all ranks are ranked together by their share of the step's loss.
+
+From a spike to a skip list (data/skip_list.py): absolute sample numbers, which the sampler leaves out from then on. The
+list is in the run directory unless another path is given; entries are only added, never removed. What was added is
+recorded as an event of the run (`skip`) and in its manifest under `skip_lists` with the file's digest, so that a run
+always documents what it was not trained on. While the run is active, its process owns the manifest: then only the event
+is written, and the field is updated when the run ends or is restarted.
+
+Needs no torch.
 """
 
 import math
@@ -10,16 +17,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 
+from sonde.data.skip_list import SkipList, append_entries, read_skip_list
 from sonde.errors import SettingError
+from sonde.records.catalog import run_status
+from sonde.records.checksums import file_digest
+from sonde.records.journal import append_event, read_events
 from sonde.records.layout import SPIKES, RunLayout
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manifest
 from sonde.records.reader import Record, read_records
 from sonde.spikes.detectors import Event, merge_events
 from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END
+
+MANIFEST_FIELD: Final = "skip_lists"
+"""The manifest field that lists the skip lists."""
+SKIP: Final = "skip"
+"""The event that records additions to a skip list."""
+_NOTED: Final = ("time", "path", "sha256", "step")
 
 SampleId: TypeAlias = int | str
 
@@ -67,21 +84,25 @@ class RecordedSpike:
     is_over: bool | None
     """Whether it ended; None if nothing was recorded after its beginning."""
     steps: Mapping[int, tuple[Record, ...]] = field(repr=False)
-    """Every recorded step before and during the event: what each rank recorded, in order of ranks."""
-    tokens: Mapping[tuple[int, int], tuple[float, ...]] = field(repr=False)
-    """The token losses of the first step, by rank and row."""
+    """Every recorded step before and during the event: what each rank recorded, in order of ranks.
+
+    The entries of the first step have the losses of single tokens, by row, as `tokens`.
+    """
+
+    def spans(self, step: int) -> bool:
+        """Return whether the step is one of the event's."""
+        return self.event.first_step <= step <= self.event.last_step
 
     def holds(self, step: int) -> bool:
         """Return whether the event spans this step or has its samples."""
-        return self.event.first_step <= step <= self.event.last_step or step in self.steps
+        return self.spans(step) or step in self.steps
 
     def samples(self, step: int | None = None) -> list[RankedSample]:
         """Return the samples of a step, worst first; by default those of the first bad one, if they were recorded."""
         if step is not None and step not in self.steps:
             known = ", ".join(map(str, sorted(self.steps)))
             raise SettingError(f"step {step} was not kept with this event", hint=f"it has the steps {known}")
-        wanted = self.event.first_step if step is None else step
-        return rank_samples(self.steps.get(wanted, ()), self.tokens if wanted == self.event.first_step else {})
+        return rank_samples(self.steps.get(self.event.first_step if step is None else step, ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +121,8 @@ class SpikeLog:
     def at(self, step: int) -> RecordedSpike:
         """Return the event that a step belongs to: it began there, spans it, or at least has its samples."""
         found = [spike for spike in self.spikes if spike.holds(step)]
-        began = [spike for spike in found if spike.event.first_step == step]
-        spans = [spike for spike in found if spike.event.first_step <= step <= spike.event.last_step]
         if found:
-            return (began or spans or found)[0]
+            return min(found, key=lambda spike: (spike.event.first_step != step, not spike.spans(step)))
         steps = {spike.event.first_step for spike in self.spikes} | {sample.step or 0 for sample in self.samples}
         known = ", ".join(map(str, sorted(steps)[:20]))
         hint = f"there are {known}" if known else "there are none"
@@ -147,14 +166,12 @@ def read_spikes(run: str | Path) -> SpikeLog:
     return SpikeLog(spikes=spikes, samples=samples, datasets=datasets, num_bad=num_bad)
 
 
-def rank_samples(
-    entries: Iterable[Record], tokens: Mapping[tuple[int, int], tuple[float, ...]] | None = None
-) -> list[RankedSample]:
+def rank_samples(entries: Iterable[Record]) -> list[RankedSample]:
     """Rank the samples of one step over all ranks, worst first.
 
     The worst has the greatest share of the step's loss: the mean loss per token times the number of tokens, if known.
     """
-    found = [sample for entry in entries for sample in samples_of(entry, tokens or {})]
+    found = [sample for entry in entries for sample in samples_of(entry)]
     weights = np.array([_weight(sample) for sample in found])
     if not np.isfinite(weights).all():  # non-finite losses make up all of a sum
         weights = 1.0 - np.isfinite(weights)
@@ -171,12 +188,13 @@ def _weight(sample: RankedSample) -> float:
     return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
 
 
-def samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
-    """Yield the samples that one rank recorded of a step. `tokens` are the token losses by rank and row."""
+def samples_of(entry: Record) -> Iterator[RankedSample]:
+    """Yield the samples that one rank recorded of a step."""
     rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
     losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
+    tokens: Mapping[int, Any] = entry.get("tokens", {})
     for row, (name, loss, count) in enumerate(islice(zip_longest(ids, losses, counts), len(ids))):
-        yield _sample(rank, name, loss, count, tokens.get((rank, row)))
+        yield _sample(rank, name, loss, count, tokens.get(row))
 
 
 def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, **more: Any) -> RankedSample:
@@ -220,14 +238,14 @@ def _check(record: Record) -> None:
 
 def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[int, int], Record]) -> RecordedSpike:
     steps: dict[int, list[Record]] = {}
-    tokens: dict[tuple[int, int], tuple[float, ...]] = {}
     events, over = [], []
     for rank, records in sorted(by_rank.items()):
         last, end = records[-1], ends.get((rank, step))
+        tokens = {int(row["row"]): row["losses"] for row in last.get("tokens", ())}
         for entry in [*last.get("steps", ()), *(end or {}).get("steps", ())]:
-            steps.setdefault(int(entry["step"]), []).append({**entry, "rank": rank})
-        for row in last.get("tokens", ()):
-            tokens[rank, int(row["row"])] = tuple(row["losses"])
+            number = int(entry["step"])
+            told = {**entry, "rank": rank, "tokens": tokens if number == step else {}}
+            steps.setdefault(number, []).append(told)
         events.append(_event_of(end or last))
         over += [] if end is None else [bool(end.get("over"))]
     return RecordedSpike(
@@ -237,5 +255,85 @@ def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[i
         time=max(float(records[-1].get("time", math.nan)) for records in by_rank.values()),
         is_over=all(over) if over else None,
         steps={number: tuple(entries) for number, entries in steps.items()},
-        tokens=tokens,
     )
+
+
+class Skipped(NamedTuple):
+    """What was added to a skip list."""
+
+    path: Path
+    """The path of the skip list."""
+    added: SkipList
+    """The samples that were not on the list before."""
+    num_known: int
+    """The number of samples that were already on the list."""
+
+
+def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | None = None) -> Skipped:
+    """Add the samples of a recorded step, all of them or the `worst` few, to the run's skip list."""
+    wanted, remark = samples_of_step(run, step, worst=worst)
+    return skip_samples(run, wanted, step=step, remark=remark, path=path)
+
+
+def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[SkipList, str]:
+    """Return the samples of a recorded step, all of them or the `worst` few, and a description."""
+    if worst is not None and worst < 1:
+        raise SettingError(f"worst is the number of samples to skip, 1 or more, not {worst}")
+    log = read_spikes(run)
+    if any(spike.holds(step) for spike in log.spikes) or not log.samples_at(step):
+        # Exactly this step: another step of the event had other samples.
+        found = log.at(step).samples(step)
+    else:
+        found = log.samples_at(step)
+    wanted = as_skip_list(found[:worst])
+    chosen = "all samples" if worst is None else f"the worst {worst} samples"
+    return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
+
+
+def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None) -> Skipped:
+    """Add samples to the run's skip list because of a step, with a remark, and record the addition in the run."""
+    path = path or RunLayout(run).skip_list
+    before = read_skip_list(path) if path.exists() else SkipList()
+    added = SkipList(
+        {name: [one for one in wanted.samples(name).tolist() if (name, one) not in before] for name in wanted.datasets}
+    )
+    if len(added):
+        append_entries(path, added, remark)
+        _record(run, path, step, added)
+    return Skipped(path, added, len(wanted) - len(added))
+
+
+def as_skip_list(samples: list[RankedSample]) -> SkipList:
+    """Convert samples to a skip list. Raises SettingError if one has no dataset and number."""
+    numbers: dict[str, list[int]] = {}
+    for sample in samples:
+        if not sample.dataset or not isinstance(sample.sample, int):
+            raise SettingError(
+                f"sample {sample.sample!r} cannot stand in a skip list",
+                cause="a skip list names a dataset and a number",
+                hint="give the recorder pairs: sample_ids=[('train', 20117), …]",
+            )
+        if sample.sample >= 0:  # -1 is the placeholder of a rank without data
+            numbers.setdefault(sample.dataset, []).append(sample.sample)
+    if not numbers:
+        raise SettingError("this step recorded no samples", hint="give the recorder sample_ids")
+    return SkipList(numbers)
+
+
+def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
+    """Record in the run what was added to the skip list."""
+    samples = {name: added.samples(name).tolist() for name in added.datasets}
+    append_event(run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples)
+    manifest = read_manifest(run)
+    if run_status(run, manifest) != RUNNING:
+        write_manifest(run, with_recorded_skips(run, manifest))
+
+
+def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
+    """Return the manifest with all skips in the run's events; those added to an active run are recorded only there."""
+    notes = [
+        {**{name: record[name] for name in _NOTED}, "num_samples": sum(map(len, record["samples"].values()))}
+        for record in read_events(run, SKIP)
+        if record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
+    ]
+    return replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}) if notes else manifest

@@ -20,11 +20,13 @@ process is killed, the record being written is lost or torn; all earlier records
 
 import logging
 import math
+import os
 import random
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias, TypedDict
 
@@ -35,7 +37,6 @@ from sonde.records.append import RecordFile
 from sonde.records.values import is_tensor_type
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
-from sonde.spikes.writing_thread import WritingThread
 
 SPIKE: Final = "SPIKE"
 SPIKE_END: Final = "SPIKE_END"
@@ -216,6 +217,38 @@ class StepEntry:
 def _mean(row: Sequence[float]) -> float:
     # The sum of very large numbers may overflow where their mean does not.
     return sum(loss / len(row) for loss in row) if row else math.nan
+
+
+class WritingThread:
+    """Runs tasks one after another in the background. Tasks must not raise.
+
+    It starts with the first task and runs until `close`. A normal exit of Python waits for it. A forked child starts its
+    own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+        self._pid = os.getpid()
+
+    def do(self, work: Callable[..., None], *args: Any) -> None:
+        """Call `work` after all earlier tasks."""
+        if self._thread is None or self._pid != os.getpid():
+            self._thread, self._pid = ThreadPoolExecutor(1, thread_name_prefix=self._name), os.getpid()
+        self._last = self._thread.submit(work, *args)
+
+    def flush(self) -> None:
+        """Wait until all tasks are done."""
+        if self._last is not None and self._pid == os.getpid():
+            self._last.result()
+
+    def close(self) -> None:
+        """Finish all tasks and end the thread; a later task starts it again."""
+        self.flush()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.shutdown()
+        self._thread = self._last = None
 
 
 _Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]

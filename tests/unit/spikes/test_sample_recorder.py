@@ -14,8 +14,7 @@ from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
-from sonde.spikes.skipping import skip_step
-from sonde.spikes.spike_log import read_spikes
+from sonde.spikes.spike_log import read_spikes, skip_step
 
 BAD_STEP, BAD_ROW = 150, 7
 

@@ -13,7 +13,7 @@ from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
-from sonde.spikes.skipping import skip_step
+from sonde.spikes.spike_log import skip_step
 
 
 def test_all_samples_of_a_step_or_the_worst_few_go_onto_the_list(spiked_run: Path) -> None:
