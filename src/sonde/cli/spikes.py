@@ -267,7 +267,8 @@ def worst(
     if skip and found.entries:
         remark = f"the {len(found.entries)} worst samples of {run.name} over all epochs"
         last_step = max(entry.history.last_step for entry in found.entries)
-        skipped = skip_samples(run, as_skip_list(found.samples()), step=last_step, remark=remark)
+        wanted = as_skip_list((one.dataset, one.sample) for one in found.samples())
+        skipped = skip_samples(run, wanted, step=last_step, remark=remark)
 
     def show(console: Console) -> None:
         if csv is None:

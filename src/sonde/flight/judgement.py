@@ -301,16 +301,13 @@ class Healing:
     def kept(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield batches without the rows that are left out; batches with no rows left on some rank are skipped. Every rank must iterate."""
         for batch in batches:
-            kept = self._rows(batch, names_of(batch)) if self.left_out else batch
-            if kept is not None:
-                yield kept
-
-    def _rows(self, batch: Any, names: Any) -> Any:
-        keep = [row for row, name in enumerate(named_rows(names, batch)) if name not in self.left_out]
-        count = num_rows(batch)
-        if ranks.any_rank(count > 0 and not keep):
-            return None
-        return batch if len(keep) == count else without_rows(batch, keep)
+            if not self.left_out:
+                yield batch
+                continue
+            keep = [row for row, name in enumerate(named_rows(names_of(batch), batch)) if name not in self.left_out]
+            count = num_rows(batch)
+            if not ranks.any_rank(count > 0 and not keep):
+                yield batch if len(keep) == count else without_rows(batch, keep)
 
     def _read_skip_list(self) -> None:
         skip = skipped(self._run.layout)

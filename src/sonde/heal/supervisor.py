@@ -83,7 +83,9 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
         acts = (*acts, act)
     if act is not None:
         if act.kind != "stop":
-            _go_back(run, act, is_ours=is_ours)
+            reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+            skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
+            apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
         write_event(run, "done")
     is_end = act is not None and act.kind == "stop"
     return WayOn(stop=act) if is_end else _way_on(run, acts)
@@ -129,12 +131,6 @@ def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
         problem = str(error)
     _logger.warning("step %d could not be diagnosed: %s", step, problem)
     return None
-
-
-def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
-    reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
-    skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
-    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
 
 
 def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:

@@ -240,9 +240,9 @@ class Worst:
     num_bad: int
     """The number of stretches in the ledger that could not be read."""
 
-    def samples(self) -> list[RankedSample]:
+    def samples(self) -> list[SampleHistory]:
         """Return all samples, including duplicates."""
-        return [_ranked(one) for entry in self.entries for one in (entry.history, *entry.duplicates)]
+        return [one for entry in self.entries for one in (entry.history, *entry.duplicates)]
 
 
 def read_worst(
@@ -257,7 +257,7 @@ def read_worst(
     )
     entries: dict[object, WorstSample] = {}
     for history in ledger.worst(num * _LOOKED_AT):
-        decoded = decoder.decode([_ranked(history)])[0]
+        decoded = decoder.decode([RankedSample(dataset=history.dataset, sample=history.sample)])[0]
         text = (decoded.source_text, " ".join(decoded.text.split()))
         key = text if any(text) else (history.dataset, history.sample)
         same = entries.setdefault(key, WorstSample(history=history, decoded=decoded))
@@ -265,7 +265,3 @@ def read_worst(
             entries[key] = replace(same, duplicates=(*same.duplicates, history))
     worst = tuple(entries.values())[:num]
     return Worst(entries=worst, num_samples=len(ledger), num_bad=ledger.num_bad)
-
-
-def _ranked(history: SampleHistory) -> RankedSample:
-    return RankedSample(dataset=history.dataset, sample=history.sample)

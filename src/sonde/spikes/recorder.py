@@ -267,7 +267,11 @@ class SpikeRecorder:
             begun = None  # the detectors report one event, not several
         is_agreed = self._agree is not None and self._agree(begun is not None)
         if begun is not None:
-            self._begin(begun, entry)
+            self._event = begun
+            self._during.clear()
+            self.num_events += 1
+            if self._investigate is not None:
+                self._investigate(begun, entry)
         elif is_agreed:
             begun = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
         if begun is not None:
@@ -288,13 +292,6 @@ class SpikeRecorder:
             return None
         begun = self._grad_norm.update(entry.step, math.log(norm))[1]
         return None if begun is None else _in_norms(begun)
-
-    def _begin(self, event: Event, entry: StepEntry) -> None:
-        self._event = event
-        self._during.clear()
-        self.num_events += 1
-        if self._investigate is not None:
-            self._investigate(event, entry)
 
     def _go_on(self, entry: StepEntry) -> None:
         """Continue an open event: record the bad steps that follow; it is over when all detectors are calm again."""

@@ -285,7 +285,7 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
         found = log.at(step).samples(step)
     else:
         found = log.samples_at(step)
-    wanted = as_skip_list(found[:worst])
+    wanted = as_skip_list((one.dataset, one.sample) for one in found[:worst])
     chosen = "all samples" if worst is None else f"the worst {worst} samples"
     return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
 
@@ -303,18 +303,18 @@ def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: P
     return Skipped(path, added, len(wanted) - len(added))
 
 
-def as_skip_list(samples: list[RankedSample]) -> SkipList:
-    """Convert samples to a skip list. Raises SettingError if one has no dataset and number."""
+def as_skip_list(samples: Iterable[tuple[str, SampleId]]) -> SkipList:
+    """Convert samples, each a dataset and a number, to a skip list. Raises SettingError if one has neither."""
     numbers: dict[str, list[int]] = {}
-    for sample in samples:
-        if not sample.dataset or not isinstance(sample.sample, int):
+    for dataset, sample in samples:
+        if not dataset or not isinstance(sample, int):
             raise SettingError(
-                f"sample {sample.sample!r} cannot stand in a skip list",
+                f"sample {sample!r} cannot stand in a skip list",
                 cause="a skip list names a dataset and a number",
                 hint="give the recorder pairs: sample_ids=[('train', 20117), …]",
             )
-        if sample.sample >= 0:  # -1 is the placeholder of a rank without data
-            numbers.setdefault(sample.dataset, []).append(sample.sample)
+        if sample >= 0:  # -1 is the placeholder of a rank without data
+            numbers.setdefault(dataset, []).append(sample)
     if not numbers:
         raise SettingError("this step recorded no samples", hint="give the recorder sample_ids")
     return SkipList(numbers)
