@@ -69,7 +69,7 @@ class _ScreenNarrator:
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
         """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair, the source first."""
         if sample.source_text:
-            print_indented(self._console, Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
+            print_indented(self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT)
         print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: Path, step: int, seconds: float) -> None:
@@ -89,15 +89,10 @@ class _ScreenNarrator:
 def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
     losses = sample.ranked.token_losses
     if not losses or len(losses) != len(sample.token_texts) or calm_loss is None:
-        return Text(_printable(sample.text[:_SHOWN_CHARACTERS]))
+        return Text(wording.visible(sample.text[:_SHOWN_CHARACTERS]))
     is_odd = [not loss < 2 * calm_loss for loss in losses]
     runs = [sum(is_odd[place : place + _CONTEXT_TOKENS]) for place in range(len(is_odd))]
     first = max(0, next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0) - _CONTEXT_TOKENS)
-    shown = coloured(map(_printable, sample.token_texts[first:]), losses[first:], calm_loss)
+    shown = coloured(map(wording.visible, sample.token_texts[first:]), losses[first:], calm_loss)
     cut = "…" if len(shown) > _SHOWN_CHARACTERS else ""
     return Text("…" if first else "").append_text(shown[:_SHOWN_CHARACTERS]).append(cut)
-
-
-def _printable(text: str) -> str:
-    """Replace unprintable characters: text of a corpus may contain terminal control codes."""
-    return "".join(char if char.isprintable() else "·" for char in text)

@@ -21,14 +21,14 @@ from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
 from sonde.errors import SettingError
 from sonde.heal.decision import told
 from sonde.records.catalog import run_status
-from sonde.records.columns import Series
+from sonde.records.columns import Floats, Integers, Series
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.records.reader import damage_text
 from sonde.records.storage import write_anywhere
 from sonde.report import markdown, wording
-from sonde.report.curve import Curve, Floats, Integers, thin
+from sonde.report.curve import Curve, thin
 from sonde.report.facts import gather
 from sonde.report.html import page
 from sonde.report.run_curves import RunCurves

@@ -21,11 +21,12 @@ from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG
 from sonde.log.lines import LogRecord, parse_log_line
 from sonde.records import layout
+from sonde.records.columns import Floats
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.values import step_numbers
 from sonde.report import wording
-from sonde.report.curve import Curve, Floats, line, panel, smoothed, thin
+from sonde.report.curve import Curve, line, panel, smoothed, thin
 from sonde.report.html.markup import Child, Markup, bar, note, section, table, tag
 from sonde.report.html.sections import state
 from sonde.report.run_curves import CURVES, RunCurves, Stretch

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from sonde.records.columns import Floats, Integers
 from sonde.report.wording import number, visible
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 _MAX_BROKEN: Final = 500
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"

@@ -26,13 +26,14 @@ import numpy.typing as npt
 
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.series import read_series
+from sonde.records.columns import Integers
 from sonde.records.files import open_regular
 from sonde.records.index import RunIndex
 from sonde.records.journal import STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
 from sonde.records.reader import LineScanner, decode_block, parse_line
 from sonde.records.values import NO_STEP
-from sonde.report.curve import Curve, Integers, line, panel, thin
+from sonde.report.curve import Curve, line, panel, thin
 from sonde.report.wording import visible
 from sonde.spikes.detectors import Event
 

@@ -13,7 +13,6 @@ from sonde.report.html.markup import (
     Child,
     Markup,
     bar,
-    escape,
     group,
     left_out,
     note,
@@ -169,10 +168,7 @@ def _cause(cause: Cause, class_: str = "cause") -> Markup:
 
 def _with_commands(advice: str) -> Markup:
     """Mark text between backticks as a command."""
-    parts = advice.split("`")
-    if len(parts) % 2 == 0:
-        return escape(advice)
-    return group([tag("code", part) if place % 2 else part for place, part in enumerate(parts)])
+    return group([tag("code", part) if place % 2 else part for place, part in enumerate(advice.split("`"))])
 
 
 def _told(title: str, sentences: Sequence[str]) -> Markup | None:
@@ -189,12 +185,11 @@ def _suspect(suspect: Suspect) -> Markup:
 
 
 def _replay(replay: ReplayResult) -> Markup:
-    if replay.reproduced is None:
-        result, tone = "Replayed; the run had recorded no loss to compare with", "calm"
-    elif replay.reproduced:
-        result, tone = "Replayed: the recorded loss came out again, bit for bit", "good"
-    else:
-        result, tone = "Replayed: another loss came out", "bad"
+    result, tone = {
+        None: ("Replayed; the run had recorded no loss to compare with", "calm"),
+        True: ("Replayed: the recorded loss came out again, bit for bit", "good"),
+        False: ("Replayed: another loss came out", "bad"),
+    }[replay.reproduced]
     recorded = "nothing" if replay.recorded_loss is None else repr(replay.recorded_loss)
     start = f"the state after update {replay.from_step:,}" if replay.from_step else "the beginning"
     losses = [tag("code", recorded), ", replayed: ", tag("code", repr(replay.replayed_loss)), "."]
