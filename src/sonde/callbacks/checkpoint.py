@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
-from sonde.callbacks.periodic import check_every
 from sonde.checkpoint.folder import Keep
+from sonde.errors import check_at_least
 from sonde.records import disk
 from sonde.records.storage import is_url
 
@@ -40,9 +40,8 @@ class CheckpointCallback(Callback):
         mode: Literal["min", "max"] = "min",
     ) -> None:
         """A frequency of -1 is off; with both off, the callback only restores. `metric` names an evaluation result."""
-        for name, value in (("step_freq", step_freq), ("epoch_freq", epoch_freq)):
-            if value != -1:
-                check_every(name, value)
+        given = {"step_freq": step_freq, "epoch_freq": epoch_freq}
+        check_at_least(1, **{name: value for name, value in given.items() if value != -1})
         self._step_freq = step_freq
         self._epoch_freq = epoch_freq
         self._plan = CheckpointPlan(

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.periodic import check_every, names_of, numbers_in
+from sonde.callbacks.periodic import names_of, numbers_in
 from sonde.callbacks.wandb import WandbSession
-from sonde.errors import SettingError
+from sonde.errors import SettingError, check_at_least
 
 Kept: TypeAlias = dict[Any, Any]
 """What the user's functions store during one evaluation."""
@@ -50,9 +50,8 @@ class EvaluatorCallback(Callback):
         """`eval_data()` returns this rank's held-out batches if the trainer has none. `tb_writer_func` is called only with a `tb_writer`."""
         if eval_step is None and eval_epoch is None:
             raise SettingError("neither eval_step nor eval_epoch was given: it would never evaluate")
-        for name, value in (("eval_step", eval_step), ("eval_epoch", eval_epoch)):
-            if value is not None:
-                check_every(name, value)
+        given = {"eval_step": eval_step, "eval_epoch": eval_epoch}
+        check_at_least(1, **{name: value for name, value in given.items() if value is not None})
         self.evaluation_tensors = names_of(eval_tensors)
         self.evaluation_data = eval_data
         self._on_batch = user_iter_callback
@@ -63,14 +62,15 @@ class EvaluatorCallback(Callback):
         self._eval_epoch = eval_epoch
         self._at_start = eval_at_start
         self._kept: Kept = {}
-        self._wandb = WandbSession(wandb_name, wandb_project) if wandb_name or wandb_project else None
+        self._uses_wandb = bool(wandb_name or wandb_project)
+        self._wandb = WandbSession(wandb_name, wandb_project)
 
     def on_run_start(self, context: Context) -> None:
         """Ask for an evaluation before the first update."""
         if self._at_start and context.step == 0:
             context.ask_to_evaluate("eval_at_start")
         context.close_at_end(self._writer)
-        if self._wandb is not None:
+        if self._uses_wandb:
             self._wandb.start(context)
 
     def on_step_end(self, context: Context) -> None:
@@ -96,26 +96,23 @@ class EvaluatorCallback(Callback):
         results = self._on_done(self._kept)
         if results is None:
             return
+        numbers = numbers_in(results)
         if self._writer is not None and self._write is not None:
             self._write(self._writer, results, context.step)
-        numbers = numbers_in(results)
-        if self._writer is not None and self._write is None:
+        elif self._writer is not None:
             for name, number in numbers.items():
                 self._writer.add_scalar(name, number, context.step)
-        if self._wandb is not None:
-            self._wandb.log(numbers, context.step)
+        self._wandb.log(numbers, context.step)
         context.add_metrics(numbers)
 
     def on_run_end(self, context: Context) -> None:
         """Finish the W&B run, if this callback started it."""
-        if self._wandb is not None:
-            self._wandb.finish()
+        self._wandb.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""
-        return {"wandb_id": self._wandb.run_id} if self._wandb is not None else {}
+        return {"wandb_id": self._wandb.run_id}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the same W&B run."""
-        if self._wandb is not None:
-            self._wandb.run_id = state.get("wandb_id")
+        self._wandb.run_id = state.get("wandb_id")

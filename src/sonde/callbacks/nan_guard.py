@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.periodic import check_every
+from sonde.errors import check_at_least
 
 _logger = logging.getLogger("sonde")
 
@@ -40,8 +40,7 @@ class NanGuard(Callback):
 
     def __init__(self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100) -> None:
         """`model` is inspected when a value is bad; without it, only the step's values are checked."""
-        check_every("patience", patience)
-        check_every("weights_every", weights_every)
+        check_at_least(1, patience=patience, weights_every=weights_every)
         self._model = model
         self._patience = patience
         self._weights_every = weights_every

@@ -1,4 +1,4 @@
-"""Callbacks that log every few updates: their base class, and the named values of a step as their users expect them.
+"""Callbacks that log every few updates: their base class, `LearningRateCallback` and `ThroughputCallback`.
 
 A value is selected by its name or by a handle, which is anything with a `name`. User functions get tensors, whatever
 the task returned: `values[0].item()` works for a float too.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sonde.callbacks.base import Callback, Context
-from sonde.errors import SettingError, did_you_mean
+from sonde.errors import SettingError, check_at_least, did_you_mean
 
 _logger = logging.getLogger("sonde")
 
@@ -28,7 +28,7 @@ class PeriodicCallback(Callback, ABC):
 
     def __init__(self, step_freq: int = 25, tb_writer: Any = None, *, tensors: object = ()) -> None:
         """`tensors` are the names of the values that it logs."""
-        check_every("step_freq", step_freq)
+        check_at_least(1, step_freq=step_freq)
         self._names = names_of(tensors)
         self._step_freq = step_freq
         self._writer = tb_writer
@@ -75,6 +75,48 @@ class PeriodicCallback(Callback, ABC):
                 self._writer.add_scalar(tag, as_number(number), context.step)
 
 
+class LearningRateCallback(PeriodicCallback):
+    """Writes the learning rate (`param/lr`) of the update just made, after the first and every `step_freq`, on rank 0."""
+
+    def log(self, context: Context) -> None:
+        """Write the learning rate."""
+        self._write(context, {"param/lr": context.lr})
+        if self._writer is None:
+            _logger.info("step %d: learning rate %.6g", context.step, context.lr)
+
+
+class ThroughputCallback(PeriodicCallback):
+    """Writes steps and target tokens per second over all ranks since the last report, on rank 0.
+
+    They count by wall time, which includes evaluation and saving.
+    """
+
+    def on_run_start(self, context: Context) -> None:
+        """Start the clock."""
+        super().on_run_start(context)
+        self._start()
+
+    def on_step_end(self, context: Context) -> None:
+        """Count the update, and write the throughput if it is due."""
+        self._num_steps += 1
+        self._num_tokens += as_number(context.weight)
+        if context.step % self._step_freq == 0:
+            self.log(context)
+
+    def log(self, context: Context) -> None:
+        """Write the throughput, and count anew."""
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        steps, tokens = self._num_steps / seconds, self._num_tokens / seconds
+        self._write(context, {"throughput/steps_per_second": steps, "throughput/tokens_per_second": tokens})
+        if self._writer is None:
+            _logger.info("step %d: %.2f steps/s, %.0f tokens/s", context.step, steps, tokens)
+        self._start()
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        self._num_steps, self._num_tokens = 0, 0.0
+
+
 def names_of(tensors: object) -> tuple[str, ...]:
     """Return the names in a list of names and handles. A single one is treated as a list of one."""
     if isinstance(tensors, str) or not isinstance(tensors, Iterable):
@@ -98,9 +140,3 @@ def numbers_in(values: object) -> dict[str, float]:
             with suppress(TypeError, ValueError, RuntimeError):
                 numbers[str(name)] = as_number(value)
     return numbers
-
-
-def check_every(name: str, value: object) -> None:
-    """Raise if a frequency is not a whole number of 1 or more."""
-    if not isinstance(value, int) or value < 1:
-        raise SettingError(f"{name} must be a whole number of 1 or more, not {value!r}")

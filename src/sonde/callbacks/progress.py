@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sonde.callbacks.base import Context
-from sonde.callbacks.periodic import PeriodicCallback, as_number, check_every
-from sonde.errors import SettingError
+from sonde.callbacks.periodic import PeriodicCallback, as_number
+from sonde.errors import check_at_least
 
 _MEMORY: Final = 0.99
 """Decay factor per update of the token and time averages."""
@@ -37,9 +37,7 @@ class ProgressCallback(PeriodicCallback):
 
     def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
         """`max_steps` is the end of the bar, `interval` the number of steps between two lines without a terminal."""
-        check_every("interval", interval)
-        if max_steps is not None and max_steps < 1:
-            raise SettingError(f"max_steps must be 1 or more, not {max_steps}", hint="leave it out when it is unknown")
+        check_at_least(1, interval=interval, max_steps=1 if max_steps is None else max_steps)
         super().__init__(interval)
         self._max_steps = max_steps
         self._console = console or Console(file=_screen(), highlight=False)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sonde.callbacks.base import Context
-from sonde.callbacks.periodic import PeriodicCallback, check_every
+from sonde.callbacks.periodic import PeriodicCallback
+from sonde.errors import check_at_least
 from sonde.records.manifest import read_manifest
 
 _logger = logging.getLogger("sonde")
@@ -33,7 +34,7 @@ class WandbCallback(PeriodicCallback):
         update_freq: int = 25,
     ) -> None:
         """`args` are the hyper-parameters: a dict or a namespace."""
-        check_every("update_freq", update_freq)
+        check_at_least(1, update_freq=update_freq)
         super().__init__(update_freq, tensors=train_tensors)
         self._session = WandbSession(wandb_name, wandb_project, args)
 

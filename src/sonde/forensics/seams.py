@@ -133,7 +133,7 @@ class Watch:
     def _look_at(self, call: str, tensor: Any, _: Indexes, framework: Framework) -> Leaf:
         if framework.NAME == torch_tensors.NAME and tensor.is_floating_point():
             self._see(0, call, tensor)
-            torch_tensors.on_gradient(tensor, partial(self._see, 1, call))
+            torch_tensors.on_gradient(tensor, lambda gradient, _: self._see(1, call, gradient))
         return {}
 
     def _see(self, part: int, name: str, tensor: Tensor | None) -> None:

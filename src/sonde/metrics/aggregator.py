@@ -12,7 +12,6 @@ data either. Any other exception is logged once and the value shows as NaN, beca
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from sonde.errors import SettingError, did_you_mean
@@ -24,9 +23,9 @@ _logger = logging.getLogger("sonde.metrics")
 Function: TypeAlias = Callable[[Mapping[str, Any]], float]
 """Computes a value from the meters of an aggregator."""
 
-KINDS: Final[Mapping[str, Callable[[], Meter]]] = MappingProxyType(
-    {make.kind: make for make in (Average, Sum, Maximum, Minimum, Quantile, Rate, Stopwatch)}
-)
+KINDS: Final[Mapping[str, Callable[[], Meter]]] = {
+    make.kind: make for make in (Average, Sum, Maximum, Minimum, Quantile, Rate, Stopwatch)
+}
 """The meters that can be created from their kind alone."""
 
 

@@ -143,6 +143,8 @@ class ForeignMeter(Meter):
         self._meter = meter
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while being copied, it has no meter yet
+            raise AttributeError(name)
         return getattr(self._meter, name)
 
     def update(self, *args: Any, **kwargs: Any) -> None:

@@ -23,7 +23,14 @@ def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -
     """
     total = Aggregator(aggregator.name)
     rows = [row for state in gather(aggregator.state_dict(), group) for row in state["meters"]]
-    _check_kinds(rows)
+    kinds = {row["key"]: row["kind"] for row in rows}
+    for row in rows:
+        key, kind = row["key"], row["kind"]
+        if kind != kinds[key]:
+            raise SettingError(
+                f"{key!r} is of kind {kind} on one rank, and of kind {kinds[key]} on another",
+                hint="log a key with the same function on every rank",
+            )
     for row in rows:
         key = row["key"]
         if key not in total:
@@ -36,17 +43,6 @@ def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -
         if isinstance(meter, Derived):
             total.add_meter(key, Derived(meter.function, total, meter.round), meter.priority)
     return total
-
-
-def _check_kinds(rows: list[dict[str, Any]]) -> None:
-    kinds: dict[str, str] = {}
-    for row in rows:
-        known = kinds.setdefault(row["key"], row["kind"])
-        if known != row["kind"]:
-            raise SettingError(
-                f"{row['key']!r} is of kind {known} on one rank, and of kind {row['kind']} on another",
-                hint="log a key with the same function on every rank",
-            )
 
 
 def _empty(row: dict[str, Any], local: Meter | None) -> Meter | None:

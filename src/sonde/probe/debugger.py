@@ -26,8 +26,9 @@ import os
 import sys
 import threading
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from sonde.errors import SettingError, check_at_least
@@ -91,25 +92,25 @@ class Calls:
         return next(self._num_recomputed[name, None]), False
 
 
+@dataclass(slots=True, eq=False)
 class _Gradients:
     """The gradients of one saved value, and the backward passes that have reached it."""
 
-    __slots__ = ("_num_by_leaf", "_passes", "fired", "grad_key", "step", "value_key")
-
-    def __init__(self, step: StepDump, value_key: str, grad_key: str) -> None:
-        self.step = step
-        self.value_key = value_key
-        self.grad_key = grad_key
-        self.fired = False
-        self._passes: dict[int, int] = {}
-        self._num_by_leaf: defaultdict[Indexes, Iterator[int]] = defaultdict(itertools.count)
+    step: StepDump
+    value_key: str
+    grad_key: str
+    fired: bool = False
+    passes: dict[int, int] = field(default_factory=dict)
+    """The number of each pass by its id."""
+    num_by_leaf: Counter[Indexes] = field(default_factory=Counter)
 
     def key(self, backward_id: int, indexes: Indexes) -> str:
         """Return the key for a gradient of this backward pass; without an id (-1), each leaf keeps its own count."""
         self.fired = True
-        if backward_id < 0:
-            return dump.pass_key(self.grad_key, next(self._num_by_leaf[indexes]))
-        return dump.pass_key(self.grad_key, self._passes.setdefault(backward_id, len(self._passes)))
+        if backward_id >= 0:
+            return dump.pass_key(self.grad_key, self.passes.setdefault(backward_id, len(self.passes)))
+        self.num_by_leaf[indexes] += 1
+        return dump.pass_key(self.grad_key, self.num_by_leaf[indexes] - 1)
 
 
 class PrecisionDebugger:
@@ -320,9 +321,14 @@ class PrecisionDebugger:
     def _add_hook(self, tensor: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
         """Record the gradients of this tensor."""
 
-        def notify(gradient: Any) -> None:
+        def notify(gradient: Any, backward_id: int) -> None:
             try:
-                self._add_gradient(gradient, indexes, framework, gradients)
+                with self._lock:
+                    key = gradients.key(backward_id, indexes)
+                laters: list[Later] = []
+                leaf = self._describe(gradient, (key, indexes), framework, gradients.step, laters)
+                place = {"of": gradients.value_key, "indexes": list(indexes)}
+                gradients.step.add({"type": dump.GRAD, "key": key, **place, "leaf": leaf}, laters)
             except Exception as error:  # noqa: BLE001  no error here may stop a backward pass
                 gradients.step.add({"type": "ERROR", "key": gradients.grad_key, "error": repr(error)[:500]})
 
@@ -334,14 +340,6 @@ class PrecisionDebugger:
                 if len(hooks) > self._max_hooks:  # a step that never ends: most of its graphs are gone
                     hooks[:] = [hook for hook in hooks if not _is_gone(hook[0])]
                     self._max_hooks = max(_MAX_HOOKS, 2 * len(hooks))
-
-    def _add_gradient(self, gradient: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
-        with self._lock:
-            key = gradients.key(framework.backward_id(), indexes)
-        laters: list[Later] = []
-        leaf = self._describe(gradient, (key, indexes), framework, gradients.step, laters)
-        place = {"of": gradients.value_key, "indexes": list(indexes)}
-        gradients.step.add({"type": dump.GRAD, "key": key, **place, "leaf": leaf}, laters)
 
 
 @functools.cache

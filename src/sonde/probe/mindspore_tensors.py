@@ -5,7 +5,6 @@ vector norm and no bfloat16 reductions, so neither is used.
 """
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sonde.probe import numpy_arrays
-from sonde.probe.walk import Later, Leaf
+from sonde.probe.walk import Later, Leaf, Notify
 
 NAME = "mindspore"
 SUFFIX = "npy"
@@ -30,15 +29,13 @@ def describe(tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
     return leaf
 
 
-def on_gradient(tensor: Any, notify: Callable[[Any], None]) -> Any:
-    """Call `notify` with every gradient of the tensor. MindSpore does not say in advance whether there will be one."""
+def on_gradient(tensor: Any, notify: Notify) -> Any:
+    """Call `notify` with every gradient of the tensor.
+
+    MindSpore does not say in advance whether there will be one, nor does it number backward passes.
+    """
     is_float = tensor.dtype in (mindspore.float16, _BFLOAT16, mindspore.float32, mindspore.float64)
-    return tensor.register_hook(notify) if is_float else None
-
-
-def backward_id() -> int:
-    """Return -1: MindSpore does not number backward passes, so gradients of a value are told apart by their order."""
-    return -1
+    return tensor.register_hook(lambda gradient: notify(gradient, -1)) if is_float else None
 
 
 def write(tensor: Any, path: Path) -> bool:

@@ -20,7 +20,7 @@ import importlib
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from sonde.probe.settings import MD5, XXH3
-from sonde.probe.walk import Later, Leaf
+from sonde.probe.walk import Later, Leaf, Notify
 
 NAME = ""
 SUFFIX = "npy"
@@ -223,14 +223,9 @@ def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
         leaf[hashing] = content.hexdigest()
 
 
-def on_gradient(array: npt.NDArray[Any], notify: Callable[[Any], None]) -> Any:
+def on_gradient(array: npt.NDArray[Any], notify: Notify) -> Any:
     """Return None: arrays have no gradients."""
     del array, notify
-
-
-def backward_id() -> int:
-    """Return -1: arrays take no part in a backward pass."""
-    return -1
 
 
 def write(array: npt.NDArray[Any], path: Path) -> bool:

@@ -131,8 +131,8 @@ class StepDump:
     def __init__(self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer]) -> None:
         """`observers` are called with every record in call order; the records they return are recorded too."""
         self.step = step
-        self.is_dirty = False
-        """True if records have arrived since debug.json was last written."""
+        self._is_dirty = False
+        """True if records have arrived, or the folder was moved, since debug.json was last written."""
         self._observers = observers
         self.hooks: list[tuple[Any, Any]] = []
         """The hooks on values saved in this step, each with its `fired`: whether a gradient has arrived."""
@@ -182,7 +182,7 @@ class StepDump:
             records = [_filled_in(record, laters) for record, laters in pending]
             found = [observe(record, self.step) for record in records for observe in self._observers]
             records += [note for notes in found for note in notes]
-            self.is_dirty = True
+            self._is_dirty = True
             if not self._open():
                 return
             assert self._stream is not None
@@ -199,10 +199,10 @@ class StepDump:
             if self._folder is None:
                 return
             try:
-                has_moved = self._settle()
-                if not self.is_dirty and not has_moved:
+                self._settle()
+                if not self._is_dirty:
                     return
-                self.is_dirty = False
+                self._is_dirty = False
                 records = read_records(self._folder / dump.STREAM) if self._kept is None else self._kept
                 self._write_document(dump.document_bytes(dump.fold(records)))
             except (OSError, SondeError) as error:
@@ -257,16 +257,15 @@ class StepDump:
         if self._kept is not None:
             self._kept.append(header)
 
-    def _settle(self) -> bool:
+    def _settle(self) -> None:
         """Move to the rank's folder once the rank is known, and continue the stream there."""
         assert self._folder is not None
         folder = self._folder.with_name(self._seat.folder_name())
-        if folder == self._folder or not move_folder(self._folder, folder):
-            return False
-        if self._stream is not None:
-            self._stream.close()
-        self._begin(folder)
-        return True
+        if folder != self._folder and move_folder(self._folder, folder):
+            if self._stream is not None:
+                self._stream.close()
+            self._begin(folder)
+            self._is_dirty = True
 
     def _write_document(self, document: bytes) -> None:
         """Write debug.json atomically; it is not synced, because the stream can always rebuild it."""

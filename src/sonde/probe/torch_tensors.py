@@ -8,23 +8,14 @@ waits for the device.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from sonde.probe.numpy_arrays import (
-    ContentHash,
-    Moments,
-    add,
-    add_zeros,
-    measure,
-    new_hash,
-    new_leaf,
-    write_statistics,
-)
-from sonde.probe.walk import Later, Leaf
+from sonde.probe.numpy_arrays import ContentHash, Moments, add, add_zeros, measure, new_hash, new_leaf, write_statistics
+from sonde.probe.walk import Later, Leaf, Notify
 
 NAME = "pytorch"
 SUFFIX = "pt"
@@ -62,9 +53,9 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
     return leaf
 
 
-def on_gradient(tensor: torch.Tensor, notify: Callable[[torch.Tensor], None]) -> Any:
+def on_gradient(tensor: torch.Tensor, notify: Notify) -> Any:
     """Call `notify` with every gradient of the tensor; return None if it has none."""
-    return tensor.register_hook(notify) if tensor.requires_grad else None
+    return tensor.register_hook(lambda gradient: notify(gradient, backward_id())) if tensor.requires_grad else None
 
 
 def backward_id() -> int:

@@ -13,6 +13,7 @@ There is one thin module per framework: torch_tensors.py, mindspore_tensors.py, 
 they read a tensor.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -29,6 +30,8 @@ Indexes: TypeAlias = tuple[str, ...]
 """The path to a leaf: keys and positions."""
 Later: TypeAlias = Callable[[], None]
 """Fills in a leaf whose numbers a device is still computing; called when the records are written."""
+Notify: TypeAlias = Callable[[Any, int], None]
+"""Takes a gradient and a number that identifies the backward pass, -1 if it is unknown."""
 Visit: TypeAlias = Callable[[Any, Indexes, "Framework"], Leaf]
 
 MAX_DEPTH: Final = 48
@@ -57,26 +60,19 @@ class Framework(Protocol):
     def describe(self, tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
         """Return the leaf for the current value of a tensor; functions that fill in the rest are added to `laters`."""
 
-    def on_gradient(self, tensor: Any, notify: Callable[[Any], None]) -> Any:
+    def on_gradient(self, tensor: Any, notify: Notify) -> Any:
         """Call `notify` with each gradient; return a handle with `remove()`, or None if the tensor has no gradient."""
-
-    def backward_id(self) -> int:
-        """Return a number that identifies the running backward pass."""
 
     def write(self, tensor: Any, path: Path) -> bool:
         """Write the whole tensor to a file. Return False if it has no values to write."""
 
 
-_frameworks: Final[dict[type, Framework | None]] = {}
-
-
+@functools.cache
 def framework_of(kind: type) -> Framework | None:
-    """Return the framework whose tensor type `kind` is or derives from, or None. Cached per type."""
-    if kind not in _frameworks:
-        names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
-        home = next((_HOMES[name] for name in names if name in _HOMES), None)
-        _frameworks[kind] = None if home is None else cast("Framework", importlib.import_module(home))
-    return _frameworks[kind]
+    """Return the framework whose tensor type `kind` is or derives from, or None."""
+    names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
+    home = next((_HOMES[name] for name in names if name in _HOMES), None)
+    return None if home is None else cast("Framework", importlib.import_module(home))
 
 
 def is_leaf(tree: Tree) -> bool:
@@ -100,7 +96,7 @@ def walk(value: Any, visit: Visit) -> Tree:
 def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree:
     if type(value) in _PLAIN:
         return _scalar(value)
-    framework = framework_of(type(value))
+    framework = framework_of(type(value))  # type: ignore[arg-type]  # every type is hashable
     try:
         if framework is not None:
             return visit(value, indexes, framework)

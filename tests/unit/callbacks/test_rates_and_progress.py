@@ -10,8 +10,8 @@ from rich.console import Console
 from tiny_training import make_trainer
 
 from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.periodic import LearningRateCallback, ThroughputCallback
 from sonde.callbacks.progress import ProgressCallback
-from sonde.callbacks.rates import LearningRateCallback, ThroughputCallback
 from sonde.errors import SettingError
 from sonde.train.stopping import StopWhen
 

@@ -15,3 +15,20 @@ def test_without_other_ranks_it_is_a_copy() -> None:
     assert copy.get_smoothed_value("loss") == 0.5
     assert copy.get_smoothed_value("double") == 1.0
     assert copy.name == "train"
+
+
+def test_a_meter_written_for_fairseq_keeps_its_own_value() -> None:
+    class Steps:
+        """Has what fairseq's meters have, and is none of ours."""
+
+        smoothed_value = 0
+
+        def update(self, num: int) -> None:
+            self.smoothed_value += num
+
+        def reset(self) -> None:
+            self.smoothed_value = 0
+
+    with metrics.aggregate("train") as train:
+        metrics.log_custom(Steps, "steps", 3)
+        assert metrics.over_ranks(train).get_smoothed_values() == {"steps": 3}

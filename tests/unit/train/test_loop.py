@@ -14,7 +14,7 @@ from tiny_training import Numbers, Regression
 
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.rates import ThroughputCallback
+from sonde.callbacks.periodic import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
 from sonde.train.schedule import Schedule
