@@ -154,8 +154,9 @@ def missing_ranks_named() -> Iterator[None]:
         missing = _missing_ranks() if _is_of_a_collective(error) else []
         if not missing:
             raise
+        lost = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
         raise SondeError(
-            f"rank {rank()} lost {_named(missing)} of {world_size()}",
+            f"rank {rank()} lost {lost} of {world_size()}",
             cause=str(error).splitlines()[0],
             hint="look at what that rank said last; started again, the run goes on from its last checkpoint",
         ) from error
@@ -207,7 +208,3 @@ def _missing_ranks() -> list[int]:
     except RuntimeError:
         return [0]  # the store lives on rank 0 and does not answer
     return missing
-
-
-def _named(missing: list[int]) -> str:
-    return f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"

@@ -12,7 +12,6 @@ it for git.
 """
 
 import dataclasses
-import importlib
 import logging
 import os
 import tempfile
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sonde.checkpoint.folder import CheckpointFolder
@@ -63,8 +62,6 @@ _logger = logging.getLogger("sonde")
 
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from sonde.checkpoint.store import CheckpointStore
     from sonde.probe.debugger import PrecisionDebugger
 
@@ -227,9 +224,11 @@ class Run:
 
         return PrecisionDebugger(dump_path=self._written.probe, **settings)
 
-    def metrics(self) -> "ModuleType":
+    def metrics(self) -> ModuleType:
         """Return the process-wide metrics module (docs/metrics.md): `run.metrics().log_scalar("loss", 2.5)`."""
-        return importlib.import_module("sonde.metrics")
+        from sonde import metrics
+
+        return metrics
 
     def begin_attempt(self) -> Path | None:
         """Move the records of an earlier attempt to `attempts/N`, because the training starts from the beginning.

@@ -1,4 +1,5 @@
 from sonde.log.backend import Backend as Backend
+from sonde.log.backend import QueuedBackend as QueuedBackend
 from sonde.log.backend import Verbosity as Verbosity
 from sonde.log.backends.csv import CSVBackend as CSVBackend
 from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
@@ -9,7 +10,6 @@ from sonde.log.backends.trackers import TensorBoardBackend as TensorBoardBackend
 from sonde.log.backends.trackers import WandbBackend as WandbBackend
 from sonde.log.lines import LogRecord as LogRecord
 from sonde.log.logger import Logger as Logger
-from sonde.log.queued import QueuedBackend as QueuedBackend
 from sonde.log.reading import Log as Log
 from sonde.log.reading import read as read
 from sonde.log.series import read_series as read_series

@@ -47,7 +47,7 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _RANK: Final = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _TCAP: Final = b"TCAPPDLL "
 _RENAMED: Final = {"QA.loss": "loss", "QA.speed": "speed"}
-_NON_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NON_FINITE: Final = {"nan": math.nan, "inf": math.inf}
 _TENSOR: Final = re.compile(r"tensor\((.*?)(?:, (?:device|dtype|grad_fn|requires_grad|size|layout)=.*)?\)", re.DOTALL)
 _SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
 _MAX_LITERAL: Final = 1_000_000
@@ -215,13 +215,8 @@ def _unquoted(data: object) -> object:
 def _value(text: Any) -> object:
     if not isinstance(text, str):
         return text
-    if text in _NON_FINITE:
-        return _NON_FINITE[text]
     match = _TENSOR.fullmatch(text) or _SIZE.fullmatch(text)
-    if match:
-        inner = match[1]
-        return _NON_FINITE.get(inner, value) if isinstance(value := _literal(inner), str) else value
-    return _literal(text)
+    return _literal(match[1] if match else text)
 
 
 def _literal(text: str) -> object:

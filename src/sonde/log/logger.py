@@ -72,12 +72,9 @@ class Stamp:
 
     def note(self, kind: str, content: Record) -> Record:
         """Return a record of another kind with the current time."""
-        times = self.log_record(None, None)
-        return {name: times[name] for name in ("timestamp", "elapsedtime", "datetime")} | {
-            "type": kind,
-            "rank": self._rank,
-            **content,
-        }
+        record = self.log_record(None, None)
+        del record["step"], record["data"]
+        return {**record, "type": kind, **content}
 
     def _format_second(self, nano: int) -> _Second:
         seconds = nano // _BILLION

@@ -137,8 +137,7 @@ class RunIndex:
             raise error  # closed, or used from another thread: the caller's mistake
         self._connection.close()
         if isinstance(error, sqlite3.OperationalError):
-            self._connection = index_database.memory_database()
+            self._connection = index_database.connect(index_database.IN_MEMORY)
         else:
-            index_database.discard_database(self._layout.index)
-            self._connection = index_database.open_database(self._layout.index)
+            self._connection = index_database.open_database(self._layout.index, afresh=True)
         self._update()

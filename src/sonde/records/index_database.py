@@ -47,6 +47,7 @@ ABOUT: Final = "about"
 OFFSET: Final = "offset"
 DATA: Final = "data."
 """Begins the name of a metric's column."""
+IN_MEMORY: Final = ":memory:"
 _CHUNKS_PER_TRANSACTION: Final = 8
 _FINGERPRINT_BYTES: Final = 4096
 _BUSY_SECONDS: Final = 30.0
@@ -90,41 +91,29 @@ def check_columns(rows: list[Any]) -> None:
                 raise sqlite3.DatabaseError("a row of the index is damaged")
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path, *, afresh: bool = False) -> sqlite3.Connection:
     """Open the database at `path`, creating or recreating it if needed; in memory if the file cannot be used.
 
     Anything there that is not a regular file is left alone: a link would let whoever made the run write elsewhere.
     """
-    if any(os.path.lexists(one) and (one.is_symlink() or not one.is_file()) for one in _files(path)):
-        return memory_database()
-    for _ in range(2):
+    files = [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
+    if any(os.path.lexists(one) and (one.is_symlink() or not one.is_file()) for one in files):
+        return connect(IN_MEMORY)
+    for is_discarded in (afresh, True):
+        for one in files if is_discarded else ():
+            with contextlib.suppress(OSError):
+                one.unlink()
         try:
-            return _connect(path)
+            return connect(path)
         except sqlite3.OperationalError:
             break
         except sqlite3.DatabaseError:
-            discard_database(path)
-    return memory_database()
+            pass  # damaged, or not ours: once more without the file
+    return connect(IN_MEMORY)
 
 
-def memory_database() -> sqlite3.Connection:
-    """Return an empty in-memory database."""
-    return _connect(":memory:")
-
-
-def discard_database(path: Path) -> None:
-    """Delete the file and what SQLite may have left beside it, if permitted."""
-    for one in _files(path):
-        with contextlib.suppress(OSError):
-            one.unlink()
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the database path and those of the files that SQLite may leave beside it."""
-    return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
-
-
-def _connect(place: Path | str) -> sqlite3.Connection:
+def connect(place: Path | str) -> sqlite3.Connection:
+    """Connect to a database, creating the tables of an empty one. Raises DatabaseError if it is not an intact index."""
     connection = sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
         connection.execute("PRAGMA foreign_keys = ON")

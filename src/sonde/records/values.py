@@ -96,18 +96,14 @@ def decode(line: bytes | bytearray | memoryview) -> object:
     """
     line = bytes(line)
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
         try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
             value = json.loads(line)
-        except RecursionError:
-            raise ValueError("JSON nested too deeply") from None
-    if b'"$' in line or b'NaN"' in line or b'Infinity"' in line:
-        try:
-            return _restore(value)
-        except RecursionError:
-            raise ValueError("JSON nested too deeply") from None
-    return value
+        is_plain = b'"$' not in line and b'NaN"' not in line and b'Infinity"' not in line
+        return value if is_plain else _restore(value)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
 
 
 def _is_plainly_finite(value: object) -> bool:

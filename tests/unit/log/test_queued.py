@@ -55,7 +55,7 @@ def test_a_slow_tracker_is_not_waited_for() -> None:
 def test_a_full_queue_drops_the_newest_counts_it_and_says_so_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sonde.log.queued.QUEUE_RECORDS", 10)
+    monkeypatch.setattr("sonde.log.backend.QUEUE_RECORDS", 10)
     tracker = Tracker()
     tracker.go_on.clear()
     logger = Logger([tracker])
@@ -93,7 +93,7 @@ def test_a_tracker_that_raises_is_counted_and_goes_on(caplog: pytest.LogCaptureF
 def test_a_tracker_that_hangs_does_not_hold_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sonde.log.queued.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("sonde.log.backend.FLUSH_SECONDS", 0.05)
     tracker = Tracker()
     tracker.go_on.clear()
     logger = Logger([tracker])

@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.log.backend import LOG, Record
-from sonde.log.queued import QueuedBackend
+from sonde.log.backend import LOG, QueuedBackend, Record
 from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records import disk
 from sonde.records.files import explained, open_regular

@@ -1,17 +1,16 @@
 """The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its package, imported when the backend is created.
 
-Only rank 0 writes by default. Slow calls happen in the backend's own thread (queued.py).
+Only rank 0 writes by default. Slow calls happen in the backend's own thread (`QueuedBackend`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sonde.errors import import_extra
-from sonde.log.backend import INFO, LOG, METADATA, Record, Verbosity, as_parameters
-from sonde.log.queued import QueuedBackend, scalars
+from sonde.log.backend import INFO, LOG, METADATA, QueuedBackend, Record, Verbosity, as_parameters
 from sonde.log.steps import StepCounter, step_parts
-from sonde.records.values import as_text, decode, encode
+from sonde.records.values import as_number, as_text, decode, encode
 
 _MAX_TEXT: Final = 5000
 
@@ -103,7 +102,8 @@ class WandbBackend(QueuedBackend):
             parts = step_parts(record["step"])._asdict()
             step = {"step": self._steps.number(record["step"])}
             step |= {name: part for name, part in parts.items() if part is not None}
-            self._run.log({**{str(name): _plain(value) for name, value in record["data"].items()}, **step})
+            data: Any = decode(encode(record["data"]))
+            self._run.log({**{str(name): value for name, value in data.items()}, **step})
         elif record["type"] == INFO:
             self._run.config.update(as_parameters(record["data"]), allow_val_change=True)
 
@@ -111,10 +111,6 @@ class WandbBackend(QueuedBackend):
         """End the run if this backend started it."""
         if self._owns_run and self._run is not None:
             self._run.finish()
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, (int, float, str)) else decode(encode(value))
 
 
 class MLflowBackend(QueuedBackend):
@@ -190,3 +186,19 @@ class MLflowBackend(QueuedBackend):
 
     def _tag(self, name: str, content: object) -> None:
         self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, as_text(content)[:_MAX_TEXT])])
+
+
+def scalars(data: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield each number in `data` with its name; dicts are flattened (`a/b`), everything else is skipped."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{name}/")
+            continue
+        if isinstance(value, (list, tuple)) and len(value) == 1:
+            value = value[0]
+        if getattr(value, "size", 0) == 1:  # a number or an array of numpy
+            value = value.item()
+        number = None if isinstance(value, str) else as_number(value)
+        if number is not None:
+            yield name, number
