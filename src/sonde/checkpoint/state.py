@@ -205,8 +205,8 @@ def own_part(
     parts, places = {}, {}
     for name, tensor in sharded.items():
         assert isinstance(tensor, DTensor)
-        at = zip(tensor.device_mesh.get_coordinate() or (), tensor.placements, strict=False)
-        if any(coordinate for coordinate, placement in at if placement.is_replicate()):
+        place = tensor.device_mesh.get_coordinate()
+        if place is None or any(at for at, kind in zip(place, tensor.placements, strict=True) if kind.is_replicate()):
             continue
         layout = tensor.shape, tensor.device_mesh, tensor.placements
         if layout not in chunks:

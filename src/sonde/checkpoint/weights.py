@@ -77,7 +77,9 @@ def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
     for one in checkpoints:
         _, weights = read_weights(one)
         if last and _forms(weights) != _forms(last):
-            raise SettingError(f"{one.where} holds other weights than {checkpoints[0].where}")
+            raise SettingError(
+                f"{one.where} holds other weights than {checkpoints[0].where}", hint="average checkpoints of one model"
+            )
         for name, tensor in weights.items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor if name in sums else tensor.double()

@@ -242,8 +242,10 @@ class Judgement:
         verdict = Verdict(step=step, causes=tuple(causes), **told)
         path = self._run.directory / write_verdict(self._run.layout.root, verdict).relative_to(self._run.layout.root)
         first = verdict.causes[0]
-        what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""
-        _logger.warning("step %d: %s. %s%s (%.1f s; %s)", verdict.step, jump, first.title, what, verdict.seconds, path)
+        cause = first.title
+        if first.suspects and first.suspects[0].text:
+            cause = f"{cause.removesuffix('.')}: {first.suspects[0].text[:80]!r}"
+        _logger.warning("step %d: %s. %s (%.1f s; %s)", verdict.step, jump, cause, verdict.seconds, path)
 
 
 def _rows(update: Update) -> dict[str, Any]:

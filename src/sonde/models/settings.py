@@ -33,7 +33,10 @@ class TransformerShape:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.model_dim % self.num_heads:
-            raise SettingError(f"model_dim {self.model_dim} is not a multiple of num_heads {self.num_heads}")
+            raise SettingError(
+                f"model_dim {self.model_dim} is not a multiple of num_heads {self.num_heads}",
+                hint="every head gets model_dim / num_heads dimensions",
+            )
         if self.model_dim % 2 or (self.positions == "rotary" and self.head_dim % 2):
             raise SettingError(
                 f"{self.positions} positions need an even width, but model_dim is {self.model_dim} in heads of {self.head_dim}",

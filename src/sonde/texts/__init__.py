@@ -2,7 +2,7 @@
 
     profile = profile_of(texts)                       # a few hundred to a few thousand texts of the corpus
     for sign in read_text(text, profile, tokens):     # strongest first; tokens are optional
-        sign.kind, sign.strength, sign.evidence       # GARBLED_TEXT, 0.93, ("it reads as no language", …)
+        sign.kind, sign.strength, sign.evidence       # GARBLED_TEXT, 0.93, ("it reads like no known language", …)
     read_texts(texts, profile)                        # many at once: far faster
 
     pairs = pair_profile_of(sources, targets)

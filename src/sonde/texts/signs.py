@@ -312,10 +312,10 @@ class _Reader:
         is_own = lead < _OWN_LEAD or (lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT))
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return None
-        told = "it reads as no language"
+        told = "it reads like no known language"
         self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
-            told += f": only {plausible:.0%} of its neighbouring letters stand side by side in any"
+            told += f": only {plausible:.0%} of its letter pairs occur in any"
         strength = min(1.0, 0.2 + 0.2 * odd)
         return Sign(GARBLED_TEXT, strength, (told, evidence)) if strength >= 0.3 else None
 

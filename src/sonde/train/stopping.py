@@ -95,7 +95,10 @@ class StopWhen:
     def check_peak_lr(self, peak_lr: float) -> None:
         """Raise if `min_lr` is not below the peak of the schedule: training would end before it began."""
         if self.min_lr is not None and self.min_lr >= peak_lr:
-            raise SettingError(f"min_lr={self.min_lr} is not below the peak learning rate {peak_lr}")
+            raise SettingError(
+                f"min_lr={self.min_lr} is not below the peak learning rate {peak_lr}",
+                hint="lower min_lr, or raise the learning rate",
+            )
 
     def check_evaluation(self, results: Mapping[str, float]) -> None:
         """Raise if patience or target use a metric that the evaluation does not provide."""

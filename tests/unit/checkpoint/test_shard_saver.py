@@ -16,7 +16,7 @@ from fault_injection import failing, faults_of, kill_after
 from rank_group import run_ranks
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, Keep
@@ -165,6 +165,15 @@ def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
     assert ours == ["all", "one", "rows"]
     assert "rows" in shared
     assert ours_there == ["rows"]  # the rest is whole on rank 0
+
+
+def test_a_rank_outside_the_mesh_of_a_tensor_saves_none_of_it(tmp_path: Path) -> None:
+    def work(rank: int) -> Any:
+        alone = distribute_tensor(torch.full((4, 2), 1.0), DeviceMesh("cpu", [0]), [Shard(0)])
+        CheckpointStore(tmp_path).save(1, {"alone": alone, **sharded_state(1)})
+
+    run_ranks(2, work)
+    assert_holds(tmp_path, 1)
 
 
 def _header(content: bytes) -> Any:
