@@ -112,9 +112,15 @@ def conclude(evidence: Evidence) -> Verdict:
 
 def _ranked(evidence: Evidence) -> list[Cause]:
     """Return the causes with supporting evidence, by confidence."""
+    case = evidence.case
     if evidence.is_replayed:
         _ = evidence.made  # always the first experiment
-        _note_state(evidence)
+    if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
+        note_state(evidence.lab)
+        told = told_of_gradients(evidence)
+        if told:
+            done = f"step {case.step} and another batch, with every module watched"
+            evidence.lab.note("where are the gradients large?", done, "; ".join(told))
     found, left = list[Cause](), 1.0
     for name, rule in rules().items():
         if name in _LAST:
@@ -122,7 +128,7 @@ def _ranked(evidence: Evidence) -> list[Cause]:
         finding = rule.judge(evidence) if _has(evidence, rule.needs) else None
         if finding is not None:
             confidence = confidence_of(rule.family, finding.score) * left
-            found.append(rule.cause(name, finding, confidence, evidence.case.step))
+            found.append(rule.cause(name, finding, confidence, case.step))
     kept = [one for one in found if one.confidence >= _LEAST]
     return sorted(kept or found, key=lambda one: -one.confidence)
 
@@ -131,15 +137,3 @@ def _has(evidence: Evidence, need: Need) -> bool:
     if need == "records" or not evidence.is_replayed:
         return need == "records"
     return need == "replay" or (evidence.corpus is not None and (need == "text" or evidence.has_sources))
-
-
-def _note_state(evidence: Evidence) -> None:
-    """Record statistics of gradients, weights and moments if the step is unusual."""
-    case = evidence.case
-    if not (case.is_event or case.is_loss_unusual):
-        return
-    note_state(evidence.lab)
-    told = told_of_gradients(evidence)
-    if told:
-        done = f"step {case.step} and another batch, with every module watched"
-        evidence.lab.note("where are the gradients large?", done, "; ".join(told))

@@ -26,7 +26,8 @@ from sonde.records.files import open_regular
 _MAX_LINE_BYTES: Final = 1_000_000
 """Longer lines are flagged as over-long and are not samples, as in `sonde prepare`."""
 _NUM_PROBES: Final = 48
-"""The number of places in a plain file that are sampled."""
+_PROBE_BYTES: Final = 1 << 18
+"""The number of places in a plain file that are sampled, and the bytes that are read at each."""
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 Form = Literal["text", "jsonl", "data"]
@@ -164,28 +165,19 @@ def _chosen(number: int, wanted: slice | Sequence[int]) -> Sequence[int]:
     return range(number)[wanted] if isinstance(wanted, slice) else wanted
 
 
-def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]:
+def sample_of(corpus: Corpus, num: int) -> list[Row]:
     """Return about `num` rows spread over the corpus; compressed and parallel files are sampled from their beginning only."""
-    rows: list[Row] = []
-    every = 1
-    for piece in _probes(corpus, piece_bytes):
-        found = piece.read(slice(None, None, every))
-        if not rows:
-            every = max(len(found) * _NUM_PROBES // (2 * num), 1)
-            found = found[::every]
-        rows += found
-    return rows[:: -(-len(rows) // num) or 1]
-
-
-def _probes(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
-    """Yield pieces at even distances."""
-    pieces = pieces_of(corpus, piece_bytes)
+    pieces = pieces_of(corpus, _PROBE_BYTES)
     first = next(pieces, None)
     if first is None:
-        return
-    yield first
-    step = 1 if first.is_streamed else max(corpus.num_bytes // (piece_bytes * _NUM_PROBES), 1)
-    yield from itertools.islice(itertools.islice(pieces, step - 1, None, step), _NUM_PROBES)
+        return []
+    rows = first.read(slice(None))
+    every = max(len(rows) * _NUM_PROBES // (2 * num), 1)
+    rows = rows[::every]
+    step = 1 if first.is_streamed else max(corpus.num_bytes // (_PROBE_BYTES * _NUM_PROBES), 1)
+    for piece in itertools.islice(pieces, step - 1, step * _NUM_PROBES, step):
+        rows += piece.read(slice(None, None, every))
+    return rows[:: -(-len(rows) // num) or 1]
 
 
 def _side_by_side(paths: Sequence[Path], piece_bytes: int) -> Iterator[tuple[list[bytes], int]]:

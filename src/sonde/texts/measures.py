@@ -9,7 +9,7 @@ the usual value, because five words say little.
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ _scripts = np.zeros(_NUM_CODES, np.uint8)
 _folded = np.zeros(_NUM_CODES, np.int32)
 
 Floats = NDArray[np.float64]
+_Whole = TypeVar("_Whole", np.int32, np.uint64)
 _PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
 _BASE: Final = 0x5851F42D4C957F2D
 _INVERSE: Final = pow(_BASE, -1, 1 << 64)
@@ -181,6 +182,14 @@ def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]
     is_new = np.ones(len(hashes), bool)
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
     return np.unique(hashes[is_new], return_counts=True)
+
+
+def places_of(values: NDArray[_Whole], known: NDArray[_Whole]) -> NDArray[np.intp]:
+    """Return the place of each value among the `known` ones, which are ascending; -1 for any other value."""
+    if not len(known):
+        return np.full(len(values), -1)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.where(known[places] == values, places, -1)
 
 
 def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -362,8 +362,5 @@ def _holds(side: Words, words: NDArray[np.uint64]) -> NDArray[np.float32]:
 
 
 def _known(found: Words, words: NDArray[np.uint64]) -> _Known:
-    if not len(words) or not len(found.hashes):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ids = np.minimum(np.searchsorted(words, found.hashes), len(words) - 1)
-    is_known = words[ids] == found.hashes
-    return found.text_of_word[is_known], ids[is_known]
+    ids = measures.places_of(found.hashes, words)
+    return found.text_of_word[ids >= 0], ids[ids >= 0]

@@ -135,10 +135,7 @@ class CorpusProfile:
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the number of texts in the profile that contain each word."""
-        if not len(self.vocabulary):
-            return np.zeros(len(hashes), np.int32)
-        places = np.minimum(np.searchsorted(self.vocabulary, hashes), len(self.vocabulary) - 1)
-        return np.where(self.vocabulary[places] == hashes, self.num_texts_of_word[places], 0)
+        return np.append(self.num_texts_of_word, np.int32(0))[measures.places_of(hashes, self.vocabulary)]
 
     def _settled(self, name: str, sums: Floats, counts: Floats, weight: float) -> Floats:
         usual = self.usual.get(name)
@@ -148,7 +145,7 @@ class CorpusProfile:
         if not len(laid.codes):
             return np.zeros(0)
         folded = measures.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
-        numbers = _numbered(folded, self.characters).astype(np.int32)[laid.codes]
+        numbers = (measures.places_of(folded, self.characters) + 1).astype(np.int32)[laid.codes]
         bits = self.bits.ravel().take(numbers[:-1] * np.int32(len(self.bits)) + numbers[1:])
         ends = np.cumsum(laid.lengths + 1)
         bits[ends[:-1] - 1] = 0  # not a bigram: the end of one text and the beginning of the next
@@ -212,19 +209,11 @@ def usual_of(values: Floats) -> Usual:
     return Usual(float(median), float(low), float(high))
 
 
-def _numbered(codes: NDArray[np.int32], known: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return the number of each character among the `known` ones, from 1; 0 for any other character."""
-    if not len(known):
-        return np.zeros(len(codes), np.intp)
-    places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    return np.where(known[places] == codes, places + 1, 0)
-
-
 def _bits_of_pairs(laid: Characters) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     small = measures.folded(laid.codes)
     seen, counts = np.unique(small, return_counts=True)
     common = np.sort(seen[np.argsort(-counts, kind="stable")[:_NUM_CHARACTERS]])
-    numbers, size = _numbered(small, common), len(common) + 1
+    numbers, size = measures.places_of(small, common) + 1, len(common) + 1
     table = np.bincount(numbers[:-1] * size + numbers[1:], minlength=size * size).reshape(size, size)
     smooth = table + _SMOOTHING
     return common.astype(np.int32), -np.log2(smooth / smooth.sum(1, keepdims=True)).astype(np.float32)

@@ -14,6 +14,7 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.forensics.tensor_test import first_weights
+from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 
 _WINDOW: Final = 60
@@ -138,66 +139,54 @@ def _context_helps(evidence: Evidence) -> float:
     return other - own
 
 
-class Jump(NamedTuple):
-    """A rise of the rate from one step to the next."""
-
-    step: int
-    """The step with the new rate."""
-    before: float
-    now: float
-
-
-def first_jump(case: Case) -> Jump | None:
-    """Return the first jump of the rate in the last `_WINDOW` steps."""
+def first_jump(case: Case) -> tuple[StepRecord, float] | None:
+    """Return the first step of the last `_WINDOW` ones at which the rate jumped, and the rate before it."""
     for step in range(max(case.step - _WINDOW, _WARM) + 1, case.step + 1):
-        before, now = (case.steps[one].lr if one in case.steps else 0.0 for one in (step - 1, step))
-        if before > 0 and now / before >= _RATIO:
-            return Jump(step, before, now)
+        before, now = case.steps.get(step - 1), case.steps.get(step)
+        if before is not None and now is not None and before.lr > 0 and now.lr / before.lr >= _RATIO:
+            return now, before.lr
     return None
 
 
 def _jumped(evidence: Evidence) -> Finding | None:
-    case = evidence.case
-    jump = first_jump(case)
-    if jump is None:
+    found = first_jump(evidence.case)
+    if found is None:
         return None
-    told = [
-        f"at step {jump.step} it went from {jump.before:.3g} to {jump.now:.3g}, {jump.now / jump.before:.3g} times as much"
-    ]
+    jump, before = found
+    told = [f"at step {jump.step} it went from {before:.3g} to {jump.lr:.3g}, {jump.lr / before:.3g} times as much"]
     scheduled, setting = evidence.lab.replay.seams.updater.scheduled_rate(jump.step), "lr"
-    if scheduled is not None and abs(scheduled - jump.now) > 1e-6 * jump.now:
+    if scheduled is not None and abs(scheduled - jump.lr) > 1e-6 * jump.lr:
         told.append(f"the schedule says {scheduled:.3g} there")
         setting = "schedule"
+    score, bad_checkpoint = _without_jump(evidence, jump, before, told)
+    return Finding(score=score, evidence=told, setting=setting, bad_checkpoint=bad_checkpoint)
+
+
+def _without_jump(evidence: Evidence, jump: StepRecord, before: float, told: list[str]) -> tuple[float, int | None]:
+    """Return the score of a jump, and the checkpoint that is bad if the loss is normal without it. Adds to what is `told`."""
+    case, recorded = evidence.case, evidence.case.record.loss
+    is_plain = jump.lr >= _PLAIN_RATIO * before
     if jump.step >= case.step:
         told.append("a rate acts from the next step on: it cannot have raised the loss of this one")
-        score = 0.6 if jump.now >= _PLAIN_RATIO * jump.before and not case.is_loss_unusual else 0.2
-        return Finding(score=score, evidence=told, setting=setting)
-    return _without_jump(evidence, jump, told, setting)
-
-
-def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str) -> Finding:
-    case = evidence.case
-    normal = evidence.normal_before(jump.step)
+        return 0.6 if is_plain and not case.is_loss_unusual else 0.2, None
     if jump.step < evidence.lab.replay.first_step:
         told.append("no state from before that was kept, so it cannot be tried without")
-        return Finding(score=0.5 if jump.now >= _PLAIN_RATIO * jump.before else 0.15, evidence=told, setting=setting)
-    words = f"a learning rate of {jump.before:.3g}, as before the jump"
-    loss = evidence.lab.made_again(jump.step, rate=lambda _: jump.before, words=words)
-    recorded = case.record.loss
-    excess = recorded - normal
-    is_plain = jump.now >= _PLAIN_RATIO * jump.before
+        return 0.5 if is_plain else 0.15, None
+    words = f"a learning rate of {before:.3g}, as before the jump"
+    loss = evidence.lab.made_again(jump.step, rate=lambda _: before, words=words)
+    excess = recorded - evidence.normal_before(jump.step)
     if math.isfinite(excess) and excess < _LEAST_EXCESS * case.losses.deviation:
         told.append(
             f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with the rate as it was"
         )
-        return Finding(score=0.75 if is_plain else 0.1, evidence=told, setting=setting)
+        return 0.75 if is_plain else 0.1, None
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
     told.append(f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}")
     if math.isfinite(loss) and gone > _GONE:
-        return Finding(score=0.7 + 0.27 * min(gone, 1.0), evidence=told, setting=setting, bad_checkpoint=jump.step)
+        return 0.7 + 0.27 * min(gone, 1.0), jump.step
     if is_plain and not case.is_loss_unusual:
-        return Finding(score=0.75, evidence=told, setting=setting)
-    return Finding(score=0.5 if is_plain and trend_of(case).stays_high else 0.15, evidence=told, setting=setting)
+        return 0.75, None
+    return 0.5 if is_plain and trend_of(case).stays_high else 0.15, None
 
 
 def _diverging(evidence: Evidence) -> Finding | None:
