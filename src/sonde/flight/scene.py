@@ -15,7 +15,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -119,7 +118,7 @@ class Scene:
                 "own": own,
                 "is_exact": own is not None and update.own_loss is not None and same_bits(own, update.own_loss),
                 "others": others,
-                "rows": [(asdict(one.suspect), one.tokens, asdict(one.sign)) for one in suspects],
+                "rows": msgspec.to_builtins(suspects),
                 "losses": [one.mean for one in self.rows],
             }
         )
@@ -183,7 +182,8 @@ class Scene:
     def _suspects(self, ring: Sequence[Update], update: Update, found: Sequence[_Found]) -> list[SuspectRow]:
         """Return rows with their text and its clearest sign, compared with the rows of earlier batches."""
         earlier = [micro for one in ring if one.step < update.step for micro in one.micro if micro.is_unchanged()]
-        usual = [self._text(row[:_WINDOW]) for micro in earlier for row in token_rows(micro.batch)][-_NUM_TEXTS:]
+        rows_before = [row[:_WINDOW] for micro in earlier for row in token_rows(micro.batch)][-_NUM_TEXTS:]
+        usual = [self._text(row) for row in rows_before]
         parts = [part for _, _, part, _ in found]
         texts = [self._text(part) for part in parts]
         signs: list[list[Sign]] = [[] for _ in found]

@@ -138,20 +138,11 @@ def same_bits(one: float, other: float) -> bool:
 
 
 def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[StepRecord, ...]:
-    bad = {
-        number
-        for one in log.spikes
-        for number in range(one.event.first_step, max(one.event.last_step, one.event.first_step) + 1)
-    }
-    wanted = [
-        record
-        for number, record in steps.items()
-        if step - 2 * WINDOW <= number < step
-        and number not in bad
-        and record.skipped is None
-        and math.isfinite(record.loss)
-    ]
-    return tuple(wanted[-WINDOW:])
+    spans = [(one.event.first_step, max(one.event.last_step, one.event.first_step)) for one in log.spikes]
+    before = [record for number, record in steps.items() if step - 2 * WINDOW <= number < step]
+    made = [record for record in before if record.skipped is None and math.isfinite(record.loss)]
+    calm = [record for record in made if not any(first <= record.step <= last for first, last in spans)]
+    return tuple(calm[-WINDOW:])
 
 
 def _worst_step(steps: Mapping[int, StepRecord]) -> int:

@@ -60,8 +60,7 @@ _folded = np.zeros(_NUM_CODES, np.int32)
 Floats = NDArray[np.float64]
 _Whole = TypeVar("_Whole", np.int32, np.uint64)
 _PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
-_BASE: Final = 0x5851F42D4C957F2D
-_INVERSE: Final = pow(_BASE, -1, 1 << 64)
+_BASE: Final = np.uint64(0x5851F42D4C957F2D)
 
 
 def codes_of(text: str) -> NDArray[np.int32]:
@@ -157,22 +156,21 @@ def lay_out(texts: Sequence[str]) -> Characters:
 
 def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
     """Return the words of the texts. `with_numbers` includes digits in words."""
-    is_letter = laid.classes <= (DIGIT if with_numbers else UPPER)
-    edges = np.flatnonzero(
-        np.diff(is_letter, prepend=False)
-    )  # where words begin and end, alternating: the last character is always a newline
-    starts = edges[::2]
+    in_word = laid.classes <= (DIGIT if with_numbers else UPPER)
+    # Where words begin and end, alternating: the last character is always a newline.
+    edges = np.flatnonzero(np.diff(in_word, prepend=False))
+    starts, lengths, codes = edges[::2], np.diff(edges)[::2], laid.codes[in_word]
     if not len(starts):
         return Words(np.zeros(0, np.uint64), np.zeros(0, np.int64), laid.num_texts)
-    powers, inverses = _powers(len(is_letter))
-    with np.errstate(over="ignore"):
-        terms = folded(laid.codes).astype(np.uint64)
-        if with_numbers:
-            terms = np.where(laid.classes == DIGIT, laid.codes, terms).astype(np.uint64)
-        terms *= powers[: len(terms)]
-        hashes = np.add.reduceat(terms, edges)[::2] * inverses[starts]
-        hashes ^= hashes >> np.uint64(29)
-    return Words(hashes, laid.text_of_code[starts], laid.num_texts)
+    terms = folded(codes).astype(np.uint64)
+    if with_numbers:
+        terms = np.where(laid.classes[in_word] == DIGIT, codes, terms).astype(np.uint64)
+    firsts = np.cumsum(lengths) - lengths
+    places = np.arange(len(codes)) - np.repeat(firsts, lengths)
+    # A polynomial in the letters of a word, modulo 2^64.
+    powers = np.multiply.accumulate(np.r_[np.uint64(1), np.full(int(lengths.max()), _BASE)])
+    hashes = np.add.reduceat(terms * powers[places], firsts)
+    return Words(hashes ^ (hashes >> np.uint64(29)), laid.text_of_code[starts], laid.num_texts)
 
 
 def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -190,22 +188,6 @@ def places_of(values: NDArray[_Whole], known: NDArray[_Whole]) -> NDArray[np.int
         return np.full(len(values), -1)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
     return np.where(known[places] == values, places, -1)
-
-
-def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return at least `size` powers of a number and of its inverse, which make a word's hash independent of its position."""
-    global _known_powers
-    if len(_known_powers[0]) < size:
-        made = []
-        for base in (_BASE, _INVERSE):
-            powers = np.full(max(size, 1 << 16), base, np.uint64)
-            powers[0] = 1
-            made.append(np.multiply.accumulate(powers))
-        _known_powers = (made[0], made[1])
-    return _known_powers
-
-
-_known_powers: tuple[NDArray[np.uint64], NDArray[np.uint64]] = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 def class_counts(laid: Characters) -> Floats:
