@@ -249,18 +249,17 @@ def told_of_gradients(evidence: Evidence) -> list[str]:
     """Describe the gradient norm compared with calm steps, and the modules whose gradients deviate most."""
     usual = Spread([one.grad_norm for one in evidence.case.calm if one.grad_norm is not None])
     norm = evidence.made.grad_norm
-    told = (
-        []
-        if norm is None or not len(usual)
-        else [f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps"]
-    )
+    told = list[str]()
+    if norm is not None and len(usual):
+        told.append(f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps")
     ratios = [
         (one.norm / calm, one.module)
         for one in evidence.made.modules
         if one.kind == GRADIENT and (calm := evidence.calm_modules.get((one.module, one.kind), 0.0)) > 0
     ]
     for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
-        told += [f"the gradient of {module} is {ratio:.2g} times that of a calm step"] if ratio > 2 else []
+        if ratio > 2:
+            told.append(f"the gradient of {module} is {ratio:.2g} times that of a calm step")
     return told
 
 

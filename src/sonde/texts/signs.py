@@ -305,7 +305,8 @@ class _Reader:
             f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"
         )
         if lead >= 1 and best >= _READABLE and not plausible < _PLAUSIBLE:
-            told = f"it reads as {language_name(guesses[0].language)}, not as {_names(self.profile.languages)}"
+            own = " or ".join(map(language_name, self.profile.languages[:3]))
+            told = f"it reads as {language_name(guesses[0].language)}, not as {own}"
             strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
             return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
         # Text that reads as a language is new, not garbled; the corpus's own language takes precedence.
@@ -318,7 +319,3 @@ class _Reader:
             told += f": only {plausible:.0%} of its letter pairs occur in any"
         strength = min(1.0, 0.2 + 0.2 * odd)
         return Sign(GARBLED_TEXT, strength, (told, evidence)) if strength >= 0.3 else None
-
-
-def _names(languages: Sequence[str]) -> str:
-    return " or ".join(map(language_name, languages[:3]))

@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
         worst = max((one.z for one in evidence.samples), default=0.0)
         known = "no sample is out of the ordinary: " if far < _FAR else ""
         told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
-        told += _told_of_limits(evidence, _VISIBLE)
+        told += _told_of_limits(evidence)
         score -= _PER_FAR * min(far, _FARTHEST)
         if max((max(one.z, one.bits_z) for one in evidence.samples), default=0.0) > _OUT_Z:
             score = min(score, _WITH_OUTLIER)
@@ -41,12 +41,12 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(score=max(score, 0.1), evidence=told)
 
 
-def _told_of_limits(evidence: Evidence, rarity: float) -> list[str]:
-    """Describe what could not have been seen: how high the loss of one sample must be to stand out at this rarity."""
+def _told_of_limits(evidence: Evidence) -> list[str]:
+    """Describe what could not have been seen: how high the loss of one sample must be to stand out."""
     num, usual = len(evidence.samples), evidence.reference.losses
     if not num:
         return ["losses of single samples are not known"]
-    z = usual.start + (rarity + math.log10(0.05 * num)) * math.log(10) * usual.slope
+    z = usual.start + (_VISIBLE + math.log10(0.05 * num)) * math.log(10) * usual.slope
     deviation = evidence.case.losses.deviation
     typical = float(usual.model.expected(None, 1)[0])
     told = f"one bad sample of {num} stands out from {max(z, 0.0):.1f} deviations above samples of its length"

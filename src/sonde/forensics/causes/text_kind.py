@@ -135,14 +135,11 @@ def sign_of(seen: SeenSample) -> Sign | None:
 def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
     """Describe how far the losses of the suspects are out."""
     worst = max(suspects, key=lambda one: one.z)
-    loss = (
-        "not finite"
-        if worst.sample.loss is None or not math.isfinite(worst.sample.loss)
-        else f"{worst.sample.loss:.3g}"
-    )
+    loss = worst.sample.loss
+    shown = "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3g}"
     bits = "" if math.isnan(worst.bits) else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
     return (
-        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a loss of {loss}, "
+        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a loss of {shown}, "
         f"{worst.z:+.1f} deviations from samples of its length{bits}"
     )
 
