@@ -8,6 +8,7 @@ samples. Single samples are judged by the rank that had them. Every checkpoint c
 import logging
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from sonde import ranks
@@ -42,12 +43,12 @@ class SpikeCallback(Callback):
         """Pass the update to the recorder without reading any tensor. Updates without target tokens are left out."""
         if not context.weight:
             return
-        outputs = context.outputs
+        output = context.outputs[0] if len(context.outputs) == 1 else _joined(context.outputs)
         details: StepDetails = {
-            "sample_ids": [sample for output in outputs for sample in output.sample_ids],
-            "sample_losses": _in_one([output.sample_losses for output in outputs]),
-            "token_losses": _in_one([output.token_losses for output in outputs]),
-            "token_counts": _in_one([output.token_counts for output in outputs]),
+            "sample_ids": list(output.sample_ids),
+            "sample_losses": output.sample_losses,
+            "token_losses": output.token_losses,
+            "token_counts": output.token_counts,
             "lr": context.lr,
             "grad_norm": context.grad_norm,
             "rng": f"{self._seed}:{context.step - 1}",
@@ -81,11 +82,16 @@ class SpikeCallback(Callback):
         self.recorder.load_state_dict({**state, "samples": samples[ranks.rank() % len(samples)]})
 
 
+def _joined(outputs: Sequence[Any]) -> Any:
+    """Return the samples of several micro-batches as if they were one; of none, if this rank ran out of memory."""
+    values = ("sample_losses", "token_losses", "token_counts")
+    joined = {name: _in_one([getattr(output, name) for output in outputs]) for name in values}
+    return SimpleNamespace(sample_ids=[sample for output in outputs for sample in output.sample_ids], **joined)
+
+
 def _in_one(parts: Sequence[Any]) -> Any:
     """Join the values of several micro-batches into one tensor, or rows if their widths differ; None if one is missing."""
-    if len(parts) == 1:
-        return parts[0]
-    if any(part is None for part in parts):
+    if not parts or any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):
         return sys.modules["torch"].cat(list(parts))

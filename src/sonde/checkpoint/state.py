@@ -64,16 +64,18 @@ def split_state(state: Mapping[str, Any]) -> "Parts":
     return parts
 
 
-def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] | None = None) -> Any:
+def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] = {}) -> Any:
     """Rebuild the state that `split_state` took apart."""
     if isinstance(document, list):
         return [join_state(item, tensors, sharded) for item in document]
     if not isinstance(document, dict):
         return document
-    if document.keys() == {_TENSOR}:
-        return _find(document[_TENSOR], tensors)
-    if document.keys() == {_SHARDED}:
-        return _find(document[_SHARDED], sharded or {})
+    for mark, found in ((_TENSOR, tensors), (_SHARDED, sharded)):
+        if document.keys() == {mark}:
+            name = document[mark]
+            if not isinstance(name, str) or name not in found:
+                raise DamagedFile(f"the checkpoint lacks the tensor {name!r}")
+            return found[name]
     if document.keys() == {_TUPLE}:
         return tuple(join_state(item, tensors, sharded) for item in document[_TUPLE])
     return {key: join_state(item, tensors, sharded) for key, item in document.items()}
@@ -86,12 +88,6 @@ class Parts(NamedTuple):
     tensors: dict[str, Tensor]
     sharded: dict[str, Tensor]
     """The tensors that are sharded over ranks."""
-
-
-def _find(name: object, tensors: Mapping[str, Tensor]) -> Tensor:
-    if not isinstance(name, str) or name not in tensors:
-        raise DamagedFile(f"the checkpoint lacks the tensor {name!r}")
-    return tensors[name]
 
 
 def _split(value: Any, place: str, parts: Parts, names: dict[tuple[object, ...], str]) -> Any:

@@ -24,9 +24,9 @@ failure.
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -84,15 +84,9 @@ class CheckpointStore:
 
         A state with sharded tensors must be saved by every rank at the same time; a failure on any is raised on all.
         """
-        write, error = self.snapshot(step, state, about), ""
-        try:
+        write = self.snapshot(step, state, about)
+        with _all_or_none() if is_sharded(state) else nullcontext():
             write()
-        except (OSError, SondeError) as failure:
-            if not is_sharded(state):
-                raise
-            error = str(failure)
-        if is_sharded(state):
-            _agree(error)
         return self.folder.where(step)
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Write:
@@ -110,24 +104,24 @@ class CheckpointStore:
 
     def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Write:
         """Copy this rank's part. A failure on any rank is raised on all."""
-        rank, error, where = ranks.rank(), "", ""
+        rank, where = ranks.rank(), ""
         group = self._group = self._group or dist.new_group(backend="gloo")
         with ExitStack() as making:
-            try:
+            with _all_or_none():
                 split = split_state(state)
                 part = self._part.fill(*own_part(split.sharded, self._chunks))
                 if rank == 0:
                     document, tensors = encode_document(step, split.document, about), self._tensors.fill(split.tensors)
                     self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
                     where = str(making.enter_context(self.folder.create(step)).where)
-            except (OSError, SondeError) as failure:
-                error = str(failure)
-            place = storage_at(_agree(error, where)[0])
+            place = storage_at(ranks.gather(where)[0])
             completing = making.pop_all()  # on rank 0: gives the folder its name at the end, or removes it on failure
 
         def write() -> Path | str | None:
             with completing:
-                parts = _write_parts(place, part, group)
+                with _all_or_none(group):
+                    entry = {"num_bytes": len(part), "sha256": place.write(_part_file(rank), part)}
+                parts = {_part_file(number): one for number, one in enumerate(ranks.gather(entry, group))}
                 if rank > 0:
                     return None
                 fill_checkpoint(place, document, tensors, parts)
@@ -167,25 +161,23 @@ def read_checkpoint(
         return int(header["step"]), join_state(header["state"], tensors, parts)
 
 
-def _agree(error: str, told: object = None, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Raise on every rank if any has an error; return what each rank tells."""
-    answers = ranks.gather([error, told], group)
-    for rank, (failure, _) in enumerate(answers):
-        if failure:
-            raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failure}")
-    return [answer for _, answer in answers]
-
-
-def _write_parts(place: Storage, part: memoryview, group: dist.ProcessGroup) -> dict[str, dict[str, object]]:
-    """Write this rank's file and wait for the others; return size and digest of each file. All ranks call this."""
-    error, digest = "", ""
+@contextmanager
+def _all_or_none(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Raise on every rank if the block fails on any of them. All ranks must enter it."""
+    error = ""
     try:
-        digest = place.write(f"{SHARD_FOLDER}/{part_name(group.rank())}", part)
+        yield
     except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be told
-        error = str(failure)
+        error = str(failure) or repr(failure)
     with ranks.missing_ranks_named():
-        entries = _agree(error, {"num_bytes": len(part), "sha256": digest}, group)
-    return {f"{SHARD_FOLDER}/{part_name(rank)}": entry for rank, entry in enumerate(entries)}
+        told = ranks.gather(error, group)
+    for rank, failed in enumerate(told):
+        if failed:
+            raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failed}")
+
+
+def _part_file(rank: int) -> str:
+    return f"{SHARD_FOLDER}/{part_name(rank)}"
 
 
 class Outcome(NamedTuple):

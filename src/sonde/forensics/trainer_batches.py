@@ -121,7 +121,7 @@ class LoaderBatches(Batches):
             self._known[self._done] = dict(self.data.state_dict())
         self._leave_out(self._done + 1)
         for _ in range(2):  # at the end of an epoch, continue with the next
-            self._groups = self._groups or grouped(self.data, self._update_freq)
+            self._groups = self._groups or grouped(self.data, self._update_freq, torch.device("cpu"))
             for group in self._groups:
                 self._done += 1
                 return group

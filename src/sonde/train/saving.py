@@ -212,11 +212,9 @@ class Checkpoints:
     def _start_from_scratch(self, plan: CheckpointPlan, store: CheckpointStore, problem: str, *, insists: bool) -> None:
         """Raise if the run must not train from the first update; report it if a checkpoint was expected."""
         # An object store has no empty folders, so a URL always counts as existing.
-        is_there = not isinstance(store.folder.directory, Path) or store.folder.directory.is_dir()
-        found = (
-            problem
-            or f"{store.folder.directory} {'holds none' if is_there else 'is not there: is a disk not mounted?'}"
-        )
+        where = store.folder.directory
+        is_there = not isinstance(where, Path) or where.is_dir()
+        found = problem or f"{where} {'holds none' if is_there else 'is not there: is a disk not mounted?'}"
         if self._run is not None and store is self._store and not insists:
             saved = [one.get("step") for one in read_events(self._run.layout.root, "checkpoint")]
             if saved:
@@ -227,15 +225,13 @@ class Checkpoints:
                 )
         if plan.must_load:
             raise SettingError(
-                f"{NO_CHECKPOINT} from {store.folder.directory}, and it must be",
+                f"{NO_CHECKPOINT} from {where}, and it must be",
                 cause=found,
                 hint="check the folder, or train from scratch without force_load",
             )
         if problem or not self.follows_settings:
-            _logger.warning(
-                "%s from %s, training starts from scratch: %s", NO_CHECKPOINT, store.folder.directory, found
-            )
-            self._event("nothing_restored", folder=str(store.folder.directory), cause=found)
+            _logger.warning("%s from %s, training starts from scratch: %s", NO_CHECKPOINT, where, found)
+            self._event("nothing_restored", folder=str(where), cause=found)
 
     def save(self, step: int, collect: Callable[[], dict[str, Any]], about: Mapping[str, Any]) -> None:
         """Start saving, unless this step is already saved. Every rank must call it, since `collect` communicates."""

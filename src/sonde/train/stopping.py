@@ -76,19 +76,16 @@ class StopWhen:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        problems = []
         for name in ("max_epochs", "max_updates", "max_hours", "min_lr"):
             value = getattr(self, name)
             if value in (0, -1):  # fairseq's way of turning a condition off
                 object.__setattr__(self, name, None)
             elif value is not None and not value > 0:
-                problems.append(f"{name} must be above 0, not {value}")
+                raise SettingError(f"{name} must be above 0, not {value}")
         endings = (self.max_epochs, self.max_updates, self.max_hours, self.min_lr, self.target)
         if all(value is None for value in endings) and (self.patience is None or self.patience <= 0):
-            problems.append("no stop condition was given: training would never end")
-        if problems:
             raise SettingError(
-                "StopWhen cannot be used: " + "; ".join(problems),
+                "no stop condition was given: training would never end",
                 hint="give one or more of max_epochs, max_updates, max_hours, min_lr, patience, target",
             )
 

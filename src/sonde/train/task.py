@@ -91,11 +91,11 @@ class TrainingData(Protocol):
         """Restore the position from a `state_dict`."""
 
 
-def grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
-    """Yield the micro-batches of each update for the rest of the epoch. The last update may have fewer."""
+def grouped(data: TrainingData, size: int, device: torch.device) -> Iterator[list[Any]]:
+    """Yield the micro-batches of each update for the rest of the epoch, on the device. The last update may have fewer."""
     group: list[Any] = []
     for batch in data:
-        group.append(batch)
+        group.append(moved(batch, device))
         if len(group) == size:
             yield group
             group = []

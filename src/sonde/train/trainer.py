@@ -231,9 +231,8 @@ class _Loop:
     def _updates(self) -> bool:
         """Make the remaining updates of the epoch. Returns False if the run ends before the epoch does."""
         asked = time.perf_counter()
-        for batches in grouped(self._trainer.data, self._settings.update_freq):
-            here = [moved(batch, self._trainer.device) for batch in batches]
-            self._update(here, data_seconds=time.perf_counter() - asked)
+        for batches in grouped(self._trainer.data, self._settings.update_freq, self._trainer.device):
+            self._update(batches, data_seconds=time.perf_counter() - asked)
             if self._reason is not None and not self._is_last_update():
                 return False
             asked = time.perf_counter()

@@ -9,6 +9,7 @@ import torch
 from tiny_training import Regression, make_trainer, weights
 from torch import Tensor
 
+from sonde.callbacks.base import Context
 from sonde.callbacks.spikes import SpikeCallback
 from sonde.records.journal import read_steps
 from sonde.run import Run
@@ -95,6 +96,14 @@ def test_several_micro_batches_are_one_step(tmp_path: Path) -> None:
     assert len(spike.steps) == 3
     assert all(first <= int(one.sample) <= last for one in spike.samples())
     assert {int(one.sample) // 10 for one in spike.samples()} == {BAD_STEP - 1, BAD_STEP}
+
+
+def test_a_rank_that_ran_out_of_memory_has_no_samples_and_goes_on_watching(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        watch = SpikeCallback(run.spikes())
+        for step, loss in enumerate([1.0, 1.1] * 30 + [50.0], start=1):
+            watch.on_step_end(Context(step=step, weight=7.0, tensors={"loss": loss}, outputs=[]))
+    assert [spike.event.first_step for spike in read_spikes(tmp_path / "run").spikes] == [61]
 
 
 def test_detectors_and_ledger_go_on_after_a_resume_as_if_nothing_had_been(tmp_path: Path) -> None:
