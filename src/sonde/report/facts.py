@@ -140,7 +140,7 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         manifest = read_manifest(run)
         status = run_status(run, manifest)
     except DamagedFile as error:
-        problems.append(_said(error))
+        problems.append(str(error).replace("\n", "; "))
     attempts = [partial(read_verdict, run, step) for step, _ in RunLayout(run).verdicts()]
     verdicts = [one for read in attempts if (one := _attempt(read, None, problems)) is not None]
     log = spikes if spikes is not None else _attempt(lambda: read_spikes(run), None, problems)
@@ -243,11 +243,5 @@ def _attempt(read: Callable[[], _Part], otherwise: _Part, problems: list[str]) -
     try:
         return read()
     except (SondeError, OSError) as error:
-        problems.append(_said(error))
+        problems.append(str(error).replace("\n", "; "))
         return otherwise
-
-
-def _said(error: Exception) -> str:
-    if not isinstance(error, SondeError):
-        return str(error)
-    return f"{error.message}: {error.cause}" if error.cause else error.message
