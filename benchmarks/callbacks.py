@@ -24,8 +24,7 @@ from sonde.callbacks.base import Callback, Context, Dispatcher, Order
 from sonde.callbacks.checkpoint import CheckpointCallback
 from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.callbacks.nan_guard import NanGuard
-from sonde.callbacks.periodic import LearningRateCallback
-from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback
+from sonde.callbacks.periodic import LearningRateCallback, SimpleLossLoggerCallback
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen

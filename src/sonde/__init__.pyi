@@ -17,7 +17,7 @@ from sonde import texts as texts
 from sonde import train as train
 from sonde.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
 from sonde.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
-from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+from sonde.callbacks.periodic import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
 from sonde.callbacks.wandb import WandbCallback as WandbCallback
 from sonde.errors import TrainingStopped as TrainingStopped

@@ -10,7 +10,7 @@
     trainer = Trainer(task, data, optimizer, schedule=schedule)
     trainer.train(stop=StopWhen(max_updates=500), callbacks=[Beep(), CheckpointCallback("checkpoints", step_freq=100)])
 
-`base.py` shows the hooks of a run as pseudocode. There is one file per callback beside it. A callback that raises is
+`base.py` shows the hooks of a run as pseudocode. The callbacks are in the files beside it. A callback that raises is
 reported once and disabled; it cannot stop the training.
 """
 

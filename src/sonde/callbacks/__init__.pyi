@@ -5,8 +5,8 @@ from sonde.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
 from sonde.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
 from sonde.callbacks.nan_guard import NanGuard as NanGuard
 from sonde.callbacks.periodic import LearningRateCallback as LearningRateCallback
+from sonde.callbacks.periodic import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from sonde.callbacks.periodic import ThroughputCallback as ThroughputCallback
 from sonde.callbacks.progress import ProgressCallback as ProgressCallback
-from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
 from sonde.callbacks.wandb import WandbCallback as WandbCallback

@@ -1,4 +1,11 @@
-"""Callbacks that log every few updates: their base class, `LearningRateCallback` and `ThroughputCallback`.
+"""Callbacks that log every few updates: `SimpleLossLoggerCallback`, the learning rate and throughput, and their base class.
+
+    SimpleLossLoggerCallback(
+        tensors=["loss"],
+        print_func=lambda values: logging.info("Loss: %.3f", values[0].item()),
+        get_tb_values=lambda values: [("loss", values[0])],
+        tb_writer=writer,
+    )
 
 A value is selected by its name or by a handle, which is anything with a `name`. User functions get tensors, whatever
 the task returned: `values[0].item()` works for a float too.
@@ -7,15 +14,18 @@ the task returned: `values[0].item()` works for a float too.
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from datetime import timedelta
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from sonde.callbacks.base import Callback, Context
 from sonde.errors import SettingError, check_at_least, did_you_mean
+
+Values: TypeAlias = list[Any]
 
 _logger = logging.getLogger("sonde")
 
@@ -73,6 +83,64 @@ class PeriodicCallback(Callback, ABC):
         if self._writer is not None:
             for tag, number in numbers.items():
                 self._writer.add_scalar(tag, as_number(number), context.step)
+
+
+class SimpleLossLoggerCallback(PeriodicCallback):
+    """Logs named values of the step every `step_freq` updates."""
+
+    def __init__(
+        self,
+        tensors: str | Sequence[object],
+        print_func: Callable[[Values], object] | None = None,
+        get_tb_values: Callable[[Values], Iterable[Sequence[Any]]] | None = None,
+        log_to_tb_func: Callable[[Any, Values, int], object] | None = None,
+        step_freq: int = 25,
+        tb_writer: Any = None,
+    ) -> None:
+        """`tensors` are names or handles with a `name`; the functions get their values in this order.
+
+        The two TensorBoard functions are called only with a `tb_writer`.
+        """
+        super().__init__(step_freq, tb_writer, tensors=tensors)
+        self._print = print_func
+        self._get_tb_values = get_tb_values
+        self._log_to_tb = log_to_tb_func
+        self._run_started = time.monotonic()
+
+    def on_run_start(self, context: Context) -> None:
+        """Log that training starts."""
+        super().on_run_start(context)
+        self._run_started = time.monotonic()
+        _logger.info("Starting at step %d", context.step)
+
+    def on_epoch_start(self, context: Context) -> None:
+        """Log the start of an epoch."""
+        super().on_epoch_start(context)
+        _logger.info("Starting epoch %d", context.epoch)
+
+    def log(self, context: Context) -> None:
+        """Print and write the values and the duration of the step."""
+        values = self._values(context)
+        _logger.info("Step: %d", context.step)
+        if self._print is not None:
+            self._print(values)
+        if self._writer is not None and self._get_tb_values is not None:
+            for tag, value in self._get_tb_values(values):
+                self._write(context, {tag: value})
+        if self._writer is not None and self._log_to_tb is not None:
+            self._log_to_tb(self._writer, values, context.step)
+        self._write(context, {"misc/step_time": context.step_seconds})
+        _logger.info("Step time: %.4f seconds", context.step_seconds)
+
+    def on_epoch_end(self, context: Context) -> None:
+        """Log the duration of the epoch."""
+        seconds = time.monotonic() - self._epoch_started
+        _logger.info("Finished epoch %d in %s", context.epoch, timedelta(seconds=round(seconds)))
+        self._write(context, {"misc/epoch": context.epoch, "misc/epoch_time": seconds})
+
+    def on_run_end(self, context: Context) -> None:
+        """Log the total duration."""
+        _logger.info("Done in %s", timedelta(seconds=round(time.monotonic() - self._run_started)))
 
 
 class LearningRateCallback(PeriodicCallback):

@@ -9,7 +9,7 @@ import torch
 from tiny_training import make_trainer
 
 from sonde.callbacks.evaluator import EvaluatorCallback
-from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback
+from sonde.callbacks.periodic import SimpleLossLoggerCallback
 from sonde.errors import SettingError
 from sonde.train.stopping import StopWhen
 
