@@ -17,6 +17,7 @@ return `Rows`, whose tokens are gathered from the memory map in a few array oper
 also behaves as a sequence of samples.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDAr
 
 def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
     """Return the rows of a batch from one dataset, all with weight 1."""
-    provenance = [(name, sample) for sample in samples.tolist()]
+    provenance = list(zip(itertools.repeat(name), samples.tolist()))
     return Rows(target=target, source=source, provenance=provenance, weights=np.ones(len(samples), np.float32))
 
 
