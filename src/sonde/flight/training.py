@@ -30,17 +30,7 @@ from torch.nn.utils import clip_grad
 from sonde import ranks
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError
-from sonde.flight.again import (
-    LossSeen,
-    RowLosses,
-    TokenWatch,
-    is_compiled,
-    loss_in,
-    mean_loss,
-    row_means,
-    rows_given,
-    rows_of,
-)
+from sonde.flight import again
 from sonde.flight.batch_tree import num_rows
 from sonde.flight.ring import Forward, MicroBatch, Moment, Update, back_at, noted, take_moment
 from sonde.flight.settings import FlightSettings
@@ -108,7 +98,9 @@ class LoopWatch:
         self.autocast: torch.dtype | None = None
         """The autocast precision of a forward pass, if any."""
         self._wants_rows = wants_rows
-        self._is_compiled = is_compiled(model)  # then no hook may be removed, because the model would be recompiled
+        self._is_compiled = again.is_compiled(
+            model
+        )  # then no hook may be removed, because the model would be recompiled
         self._is_told = False  # whether the loop reports its loss
         self._handles = [
             model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
@@ -142,7 +134,7 @@ class LoopWatch:
     def hear_loss(self, loss: Tensor) -> None:
         """Receive the loss that the user reports."""
         if self.stops_at == "told":
-            raise LossSeen(noted(loss))
+            raise again.LossSeen(noted(loss))
         self._is_told = True
         if self.is_inside and self.made_again is None and not self._is_compiled:
             self._stop_following()
@@ -173,11 +165,11 @@ class LoopWatch:
         del args, kwargs
         if self.is_quiet or self._is_told or not module.training or torch.compiler.is_compiling():
             return
-        loss = loss_in(output)
+        loss = again.loss_in(output)
         if loss is None:
             return
         if self.stops_at == "returned":
-            raise LossSeen(noted(loss))
+            raise again.LossSeen(noted(loss))
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
             self.update.micro[-1].forwards[-1].loss = noted(loss)
             self._note_rows(loss)
@@ -185,7 +177,7 @@ class LoopWatch:
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self.update is not None:
             micro = self.update.micro[-1]
-            micro.rows = row_means(loss, micro.num_rows) or micro.rows
+            micro.rows = again.row_means(loss, micro.num_rows) or micro.rows
 
     def _stop_following(self) -> None:
         """Remove the hooks from the model: a step function that reports its loss is repeated itself, and hooks cost at every forward."""
@@ -251,9 +243,9 @@ class Training:
         for forward in micro.forwards:
             if forward.loss is not None:
                 with back_at(forward.moment, self.device_type):
-                    loss = loss_in(self.model(*forward.args, **forward.kwargs))
+                    loss = again.loss_in(self.model(*forward.args, **forward.kwargs))
                 found += [] if loss is None else [noted(loss)]
-        return mean_loss(found)
+        return again.mean_loss(found)
 
     def run_to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
         """Run the step function up to its loss and return it; None if it ends without one."""
@@ -261,25 +253,25 @@ class Training:
         try:
             with back_at(moment, self.device_type):
                 self.call(batch, last)
-        except LossSeen as seen:
+        except again.LossSeen as seen:
             return float(seen.loss)
         finally:
             self.watch.stops_at = ""
         return None
 
-    def rows_again(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
+    def rows_again(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[again.RowLosses]:
         """Return the token losses of a batch by row, observed while `forward` runs or computed by the user's function.
 
         Empty if they are not available.
         """
         # A compiled model runs in eager mode, so that single operations can be observed and nothing is recompiled.
-        with torch.compiler.set_stance("force_eager") if is_compiled(self.model) else nullcontext():
+        with torch.compiler.set_stance("force_eager") if again.is_compiled(self.model) else nullcontext():
             if self.settings.token_losses is not None:
                 with back_at(moment, self.device_type), torch.no_grad():
-                    return rows_given(self.settings.token_losses(batch), batch)
-            with TokenWatch() as watch:
+                    return again.rows_given(self.settings.token_losses(batch), batch)
+            with again.TokenWatch() as watch:
                 forward()
-        return rows_of(watch.found, num_rows(batch))
+        return again.rows_of(watch.found, num_rows(batch))
 
     def steps(self) -> list[int]:
         """Return the number of updates of each kept state."""
