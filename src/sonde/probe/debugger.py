@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -102,15 +102,16 @@ class _Gradients:
     fired: bool = False
     passes: dict[int, int] = field(default_factory=dict)
     """The number of each pass by its id."""
-    num_by_leaf: Counter[Indexes] = field(default_factory=Counter)
+    last_by_leaf: dict[Indexes, int] = field(default_factory=dict)
+    """The number of each leaf's latest pass, where passes have no id."""
 
     def key(self, backward_id: int, indexes: Indexes) -> str:
         """Return the key for a gradient of this backward pass; without an id (-1), each leaf keeps its own count."""
         self.fired = True
         if backward_id >= 0:
             return dump.pass_key(self.grad_key, self.passes.setdefault(backward_id, len(self.passes)))
-        self.num_by_leaf[indexes] += 1
-        return dump.pass_key(self.grad_key, self.num_by_leaf[indexes] - 1)
+        self.last_by_leaf[indexes] = self.last_by_leaf.get(indexes, -1) + 1
+        return dump.pass_key(self.grad_key, self.last_by_leaf[indexes])
 
 
 class PrecisionDebugger:

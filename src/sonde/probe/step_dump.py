@@ -204,6 +204,7 @@ class StepDump:
                     return
                 self._is_dirty = False
                 records = read_records(self._folder / dump.STREAM) if self._kept is None else self._kept
+                self._kept = None  # few records come later: the document is then folded from the stream
                 self._write_document(dump.document_bytes(dump.fold(records)))
             except (OSError, SondeError) as error:
                 self._report(error)
