@@ -43,7 +43,7 @@ def test_a_dump_of_ours_is_read_from_its_stream_whose_damage_is_noticed(rank: Pa
     stream, document = rank / "probe.jsonl", rank / "debug.json"
     document.write_bytes(document.read_bytes().replace(b"3.0", b"7.0"))
     assert read_dump(rank) == whole
-    stream.write_bytes(stream.read_bytes().replace(b"3.0", b"7.0"))
+    stream.write_bytes(stream.read_bytes().replace(b":3.0", b":7.0"))
     with pytest.raises(DamagedFile, match="1 damaged line"):
         read_dump(rank)
     stream.write_text('{"type":"VALUE"}\n')
