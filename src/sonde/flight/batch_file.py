@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin
 _MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_FALSE: Final = 20
 """Places in a file that are no record; with more, nothing in it is trusted."""
-_NARROW: Final = tuple(np.iinfo(name) for name in ("uint8", "int16", "uint16", "int32"))
+_NARROW: Final = [(name, np.iinfo(name).min, np.iinfo(name).max) for name in ("uint8", "int16", "uint16", "int32")]
 """Integers are stored in the first of these types that fits their values."""
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
@@ -265,8 +265,8 @@ def _store(tensor: Tensor, blobs: list[Any]) -> dict[str, Any]:
     dtype = stored = _name(tensor.dtype)
     if dtype in ("int64", "int32") and tensor.numel():
         values = tensor.detach().cpu().numpy()
-        low, high = values.min(), values.max()
-        stored = next((str(one.dtype) for one in _NARROW if one.min <= low and high <= one.max), dtype)
+        low, high = int(values.min()), int(values.max())
+        stored = next((name for name, least, most in _NARROW if least <= low and high <= most), dtype)
         blobs.append(values.astype(stored, order="C"))
     else:
         blobs.append(_bytes_of(tensor.detach().to("cpu", copy=True).contiguous()))
