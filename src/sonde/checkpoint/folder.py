@@ -28,11 +28,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import encode_checksums, verify_checksums
-from sonde.records.storage import IDENTITY, MANIFEST, Storage, storage_at
+from sonde.records.storage import IDENTITY, MANIFEST, Payload, Storage, storage_at
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
@@ -43,6 +43,9 @@ SHARD_FOLDER: Final = "sharded"
 _NAME: Final = re.compile(r"(?:\.replaced-)?step-(?P<step>\d{12})")
 _ASIDE: Final = ".replaced-"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
+
+Entries: TypeAlias = Mapping[str, Mapping[str, object]]
+"""The size and digest of files by name, as the manifest lists them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,15 +114,19 @@ def read_document(storage: Storage, step: int | None = None) -> dict[str, Any]:
     return header
 
 
-def fill_checkpoint(
-    storage: Storage, document: bytes, tensors: "memoryview | bytes", parts: Mapping[str, Mapping[str, object]] = {}
-) -> None:
-    """Write the files of a checkpoint into its new folder, checksums last. `parts` are sizes and digests of files already there."""
-    files = {
-        name: {"num_bytes": len(payload), "sha256": storage.write(name, payload)}
-        for name, payload in ((STATE_FILE, document), (TENSOR_FILE, tensors))
-    }
-    storage.write(MANIFEST, encode_checksums({**parts, **files}))
+def fill_checkpoint(storage: Storage, document: bytes, tensors: Payload) -> None:
+    """Write the files of a checkpoint into its new folder, checksums last."""
+    write_checksums(storage, write_files(storage, {STATE_FILE: document, TENSOR_FILE: tensors}))
+
+
+def write_files(storage: Storage, files: Mapping[str, Payload]) -> Entries:
+    """Write files in the given order; return the size and digest of each."""
+    return {name: {"num_bytes": len(one), "sha256": storage.write(name, one)} for name, one in files.items()}
+
+
+def write_checksums(storage: Storage, entries: Entries) -> None:
+    """Write the manifest, which makes the folder complete."""
+    storage.write(MANIFEST, encode_checksums(entries))
 
 
 class CheckpointFolder:

@@ -38,26 +38,20 @@ from safetensors.torch import load_file
 from sonde import ranks
 from sonde.checkpoint.folder import (
     SHARD_FOLDER,
+    STATE_FILE,
     TENSOR_FILE,
     About,
     CheckpointFolder,
     Keep,
     encode_document,
-    fill_checkpoint,
     read_document,
+    write_checksums,
+    write_files,
 )
-from sonde.checkpoint.state import (
-    TensorImage,
-    is_sharded,
-    join_state,
-    load_sharded,
-    own_part,
-    part_name,
-    split_state,
-)
+from sonde.checkpoint.state import TensorImage, is_sharded, join_state, load_sharded, own_part, part_name, split_state
 from sonde.errors import DamagedFile, SondeError
 from sonde.records.checksums import verify_checksums
-from sonde.records.storage import Storage, storage_at
+from sonde.records.storage import Payload, Storage, storage_at
 
 _MARGIN_BYTES = 65536
 
@@ -110,8 +104,10 @@ class CheckpointStore:
             with _all_or_none():
                 split = split_state(state)
                 part = self._part.fill(*own_part(split.sharded, self._chunks))
+                files: dict[str, Payload] = {f"{SHARD_FOLDER}/{part_name(rank)}": part}
                 if rank == 0:
                     document, tensors = encode_document(step, split.document, about), self._tensors.fill(split.tensors)
+                    files = {STATE_FILE: document, TENSOR_FILE: tensors, **files}
                     self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
                     where = str(making.enter_context(self.folder.create(step)).where)
             place = storage_at(ranks.gather(where)[0])
@@ -120,11 +116,11 @@ class CheckpointStore:
         def write() -> Path | str | None:
             with completing:
                 with _all_or_none(group):
-                    entry = {"num_bytes": len(part), "sha256": place.write(_part_file(rank), part)}
-                parts = {_part_file(number): one for number, one in enumerate(ranks.gather(entry, group))}
+                    entries = write_files(place, files)
+                of_ranks = ranks.gather(entries, group)
                 if rank > 0:
                     return None
-                fill_checkpoint(place, document, tensors, parts)
+                write_checksums(place, {name: one for entries in of_ranks for name, one in entries.items()})
             return self.folder.where(step)
 
         return write
@@ -174,10 +170,6 @@ def _all_or_none(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     for rank, failed in enumerate(told):
         if failed:
             raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failed}")
-
-
-def _part_file(rank: int) -> str:
-    return f"{SHARD_FOLDER}/{part_name(rank)}"
 
 
 class Outcome(NamedTuple):

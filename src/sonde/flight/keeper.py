@@ -26,6 +26,7 @@ from sonde.flight.ring import Update, set_generators
 from sonde.flight.training import Training
 from sonde.records.journal import STEP
 from sonde.records.layout import STEPS
+from sonde.records.storage import storage_at
 from sonde.train.determinism import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
@@ -192,9 +193,8 @@ class Keeper:
         for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
             if end <= oldest and not any(first <= one < end for one in events):
                 path.unlink(missing_ok=True)
-        states = sum(map(self.store.folder.num_bytes, self.store.folder.steps()))
-        batches = sum(path.stat().st_size for path in self._folder.glob("batches-*.bin"))
-        if states + batches > self._settings.max_bytes:
+        # States and the batches of all ranks, which remove theirs at any time.
+        if sum(storage_at(self._folder).sizes().values()) > self._settings.max_bytes:
             self._thin()
 
     def _thin(self) -> None:
