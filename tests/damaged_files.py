@@ -119,7 +119,7 @@ def _index(root: Path) -> Answer:
 
 def _skip_list(root: Path) -> Answer:
     found = read_skip_list(RunLayout(root).skip_list)
-    return repr({name: found.samples(name).tolist() for name in found.datasets}), 0
+    return repr({name: found.samples(name).tolist() for name in found.entries}), 0
 
 
 def _checkpoint(root: Path) -> Answer:

@@ -34,14 +34,13 @@ def check_fields(settings: Any) -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for name, limits in hints.items():
-        if not any(get_origin(one) in (Annotated, Literal) for one in (limits, *get_args(limits))):
+        kinds = (limits, *get_args(limits))
+        if not any(get_origin(one) in (Annotated, Literal) for one in kinds):
             continue
         value = getattr(settings, name)
         try:
             msgspec.convert(value, limits)
         except msgspec.ValidationError as error:
-            choices = [
-                choice for one in (limits, *get_args(limits)) if get_origin(one) is Literal for choice in get_args(one)
-            ]
+            choices = [choice for one in kinds if get_origin(one) is Literal for choice in get_args(one)]
             hint = f"use one of {', '.join(map(repr, choices))}" if choices else None
             raise SettingError(f"{name} is {value!r}", cause=None if choices else str(error), hint=hint) from None

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.cli.compare_logs import Comparison, Tolerance, smoothed
+from sonde.cli.compare import Comparison, Tolerance, smoothed
 from sonde.log import JSONStreamBackend, Logger, LogRecord, Verbosity, read, read_series
 from sonde.log.backend import Pace
 from sonde.log.resume import drop_superseded

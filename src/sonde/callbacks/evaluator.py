@@ -17,16 +17,16 @@ TensorBoard, W&B and `context.metrics`, where a checkpoint can be ranked by them
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Context, Order
 from sonde.callbacks.periodic import names_of, numbers_in
-from sonde.callbacks.wandb import WandbSession
+from sonde.callbacks.wandb import SendsToWandb, WandbSession
 from sonde.errors import SettingError, check_at_least
 
 Kept: TypeAlias = dict[Any, Any]
 """What the user's functions store during one evaluation."""
 
 
-class EvaluatorCallback(Callback):
+class EvaluatorCallback(SendsToWandb):
     """Asks for evaluations and logs the results of the user's functions."""
 
     order: ClassVar[Order] = Order.EVALUATE
@@ -63,7 +63,7 @@ class EvaluatorCallback(Callback):
         self._at_start = eval_at_start
         self._kept: Kept = {}
         self._uses_wandb = bool(wandb_name or wandb_project)
-        self._wandb = WandbSession(wandb_name, wandb_project)
+        self.session = WandbSession(wandb_name, wandb_project)
 
     def on_run_start(self, context: Context) -> None:
         """Ask for an evaluation before the first update."""
@@ -71,7 +71,7 @@ class EvaluatorCallback(Callback):
             context.ask_to_evaluate("eval_at_start")
         context.close_at_end(self._writer)
         if self._uses_wandb:
-            self._wandb.start(context)
+            self.session.start(context)
 
     def on_step_end(self, context: Context) -> None:
         """Ask to evaluate every `eval_step` updates."""
@@ -102,17 +102,5 @@ class EvaluatorCallback(Callback):
         elif self._writer is not None:
             for name, number in numbers.items():
                 self._writer.add_scalar(name, number, context.step)
-        self._wandb.log(numbers, context.step)
+        self.session.log(numbers, context.step)
         context.add_metrics(numbers)
-
-    def on_run_end(self, context: Context) -> None:
-        """Finish the W&B run, if this callback started it."""
-        self._wandb.finish()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the id of the W&B run."""
-        return {"wandb_id": self._wandb.run_id}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the same W&B run."""
-        self._wandb.run_id = state.get("wandb_id")

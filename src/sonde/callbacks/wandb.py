@@ -11,10 +11,11 @@ when a run resumes.
 import logging
 import re
 import time
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sonde.callbacks.base import Context
+from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.periodic import PeriodicCallback
 from sonde.errors import check_at_least
 from sonde.records.manifest import read_manifest
@@ -22,7 +23,30 @@ from sonde.records.manifest import read_manifest
 _logger = logging.getLogger("sonde")
 
 
-class WandbCallback(PeriodicCallback):
+class SendsToWandb(Callback, ABC):
+    """A callback that sends to a W&B run. The run is finished however training ends, and a resumed training continues it."""
+
+    session: "WandbSession"
+    """What sends."""
+
+    def on_run_end(self, context: Context) -> None:
+        """Finish the W&B run, if it was started here."""
+        self.session.finish()
+
+    def on_exception(self, context: Context, error: BaseException) -> None:
+        """Finish the W&B run, so that everything is sent before the process ends."""
+        self.session.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the id of the W&B run."""
+        return {"wandb_id": self.session.run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume the same W&B run."""
+        self.session.run_id = state.get("wandb_id")
+
+
+class WandbCallback(SendsToWandb, PeriodicCallback):
     """Sends named values of the step to W&B every `update_freq` updates."""
 
     def __init__(
@@ -36,37 +60,21 @@ class WandbCallback(PeriodicCallback):
         """`args` are the hyper-parameters: a dict or a namespace."""
         check_at_least(1, update_freq=update_freq)
         super().__init__(update_freq, tensors=train_tensors)
-        self._session = WandbSession(wandb_name, wandb_project, args)
+        self.session = WandbSession(wandb_name, wandb_project, args)
 
     def on_run_start(self, context: Context) -> None:
         """Start or resume the W&B run."""
-        self._session.start(context)
+        self.session.start(context)
 
     def log(self, context: Context) -> None:
         """Send the values and the learning rate."""
         values = [value.item() if value.numel() == 1 else value.cpu().numpy() for value in self._values(context)]
-        self._session.log({**dict(zip(self._names, values, strict=True)), "LR": context.lr}, context.step)
+        self.session.log({**dict(zip(self._names, values, strict=True)), "LR": context.lr}, context.step)
 
     def on_epoch_end(self, context: Context) -> None:
         """Send the duration of the epoch."""
         seconds = time.monotonic() - self._epoch_started
-        self._session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
-
-    def on_run_end(self, context: Context) -> None:
-        """Finish the W&B run."""
-        self._session.finish()
-
-    def on_exception(self, context: Context, error: BaseException) -> None:
-        """Finish the W&B run, so that everything is sent before the process ends."""
-        self._session.finish()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the id of the W&B run."""
-        return {"wandb_id": self._session.run_id}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the same W&B run."""
-        self._session.run_id = state.get("wandb_id")
+        self.session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
 
 
 class WandbSession:

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -151,7 +152,7 @@ def rollback(
     with checkpoints_at(moved.checkpoints):
         plan = plan_rollback(run, step, worst=worst, data=moved.data)
         aside = apply_rollback(plan) if apply else None
-    skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets}
+    skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.entries}
     told = picked(plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command")
     places = {"run": str(plan.run), "skip_list": str(plan.skip_list), "set_aside_in": aside and str(aside)}
     document = {**told, **places, "skip": skip, "applied": apply}
@@ -160,7 +161,7 @@ def rollback(
 
 def _show_plan(console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
     origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
-    samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.datasets)
+    samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.entries)
     later = ", ".join(map(str, plan.set_aside)) or "none"
     rows = {
         "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
@@ -173,4 +174,4 @@ def _show_plan(console: Console, plan: RollbackPlan, aside: Path | str | None, *
     for note in plan.notes:
         console.print(Text(note, style="yellow"))
     console.print("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
-    console.print(Text(f"  {plan.command_line}", style="bold"))
+    console.print(Text(f"  {shlex.join(plan.command)}", style="bold"))

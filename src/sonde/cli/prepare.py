@@ -167,9 +167,8 @@ def inspect(
     directory = DataDirectory(data)
     split = split or next(iter(directory.splits))
     files = {language: directory.tokens(split, language) for language in directory.languages(split)}
-    for name in directory.splits if verify else ():
-        for language in directory.languages(name):
-            directory.tokens(name, language).verify()
+    if verify:
+        directory.verify()
     lengths = np.stack([tokens.sizes for tokens in files.values()], axis=1)
     counted = lengths if len(files) == 2 else lengths.max(axis=1)
     batches = batch_by_tokens(counted, max_tokens, multiple_of=8, too_long="skip")

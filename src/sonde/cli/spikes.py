@@ -325,7 +325,7 @@ def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None 
         Print one JSON document instead of text.
     """
     skipped = skip_step(run, step, worst=worst, path=out)
-    samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.datasets}
+    samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.entries}
     known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
     lines = [f"{len(skipped.added)} samples added to {skipped.path}{known}"]
     lines += [f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers]

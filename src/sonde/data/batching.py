@@ -163,16 +163,14 @@ def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDAr
     smallest = min(int(key.min()) for key in keys)
     if smallest < 0:
         raise SettingError(f"a length is negative: {smallest}")
-    order = np.arange(num_samples) if seed is None else np.argsort(_random_ties(num_samples, seed), kind="stable")
+    order = np.arange(num_samples)
+    if seed is not None:
+        order = np.argsort(_random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples], kind="stable")
     for key in reversed(keys):
         # numpy sorts 16 bits in linear time, four times faster than 32.
         narrow = key.astype(np.uint16) if int(key.max()) < 1 << 16 else key
         order = order[np.argsort(narrow[order], kind="stable")]
     return order.astype(np.int64, copy=False)
-
-
-def _random_ties(count: int, seed: int) -> NDArray[np.uint16]:
-    return _random_bits((count + 3) // 4, seed).view(np.uint16)[:count]
 
 
 def _random_bits(count: int, seed: int, epoch: int | None = None) -> NDArray[np.uint64]:

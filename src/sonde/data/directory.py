@@ -112,6 +112,11 @@ class DataDirectory:
             raise SettingError(f"{split} has no language {language!r}", hint=f"it has {', '.join(languages)}")
         return TokenFile(self._prefixes[split, language])
 
+    def verify(self) -> None:
+        """Check every byte of the data against its checksums. Raises DamagedFile."""
+        for split, language in self._prefixes:
+            self.tokens(split, language).verify()
+
     def tokenizer(self, language: str | None = None) -> Tokenizer:
         """Return the tokenizer of a language, by default the target's, which is usually shared. Raises if its file was replaced."""
         stamp = self._stamp(language or self.languages(next(iter(self.splits)))[-1])

@@ -246,7 +246,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 def left_out_of(dataset: TokenDataset, skip_list: SkipList) -> NDArray[np.int64]:
     """Return the indices of a dataset that a skip list names."""
-    found = [dataset.indices_of(name, skip_list.samples(name)) for name in skip_list.datasets]
+    found = [dataset.indices_of(name, skip_list.samples(name)) for name in skip_list.entries]
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 

@@ -70,7 +70,7 @@ def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "", *
     Remarks in the replaced file are lost; `append_entries` keeps them.
     """
     lines = [f"# {line}" for line in remark.splitlines()]
-    for dataset in sorted(skip_list.datasets):
+    for dataset in sorted(skip_list.entries):
         lines += _entries(dataset, skip_list.samples(dataset))
     write_file(Path(path), (before + "".join(f"{line}\n" for line in lines)).encode())
 
@@ -109,11 +109,6 @@ class SkipList:
             if len(checked[dataset]) and checked[dataset][0] < 0:
                 raise SettingError(f"sample numbers are 0 or more, not {checked[dataset][0]}")
         object.__setattr__(self, "entries", checked)
-
-    @property
-    def datasets(self) -> tuple[str, ...]:
-        """Names of the datasets that have entries."""
-        return tuple(self.entries)
 
     def samples(self, dataset: str) -> NDArray[np.int64]:
         """Return the samples of one dataset to leave out, ascending."""

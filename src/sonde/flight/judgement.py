@@ -313,7 +313,7 @@ class Healing:
 
     def _read_skip_list(self) -> None:
         skip = skipped(self._run.layout)
-        self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
+        self.left_out = frozenset((name, one) for name in skip.entries for one in skip.samples(name).tolist())
 
 
 def _scene(run: Path, step: int) -> Verdict | None:

@@ -29,14 +29,13 @@ from torch.nn.utils import clip_grad
 
 from sonde import ranks
 from sonde.checkpoint.store import CheckpointStore
-from sonde.errors import SettingError
 from sonde.flight import again
 from sonde.flight.batch_tree import num_rows
 from sonde.flight.ring import Forward, MicroBatch, Moment, Update, back_at, noted, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.run import Run
 from sonde.train.determinism import generators
-from sonde.train.saving import Stateful, set_generators_of_rank
+from sonde.train.saving import Stateful, check_state, set_generators_of_rank
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 
@@ -307,12 +306,8 @@ class Training:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state; its tensors may be taken over. With a different number of ranks, new ones get rank 0's generators."""
-        missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
-        if missing:
-            raise SettingError(
-                f"this is no kept state of a training: it has no {', '.join(missing)}",
-                hint="only what a FlightRecorder kept can be restored",
-            )
+        hint = "only what a FlightRecorder kept can be restored"
+        check_state(state, "this is no kept state of a training", hint)
         with self.watch.quiet():
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])

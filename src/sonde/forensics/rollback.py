@@ -11,7 +11,6 @@ The plan follows the verdict: samples are skipped only if it blames some, a sett
 the command, and if the verdict says that nothing is wrong there is nothing to roll back.
 """
 
-import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -85,16 +84,6 @@ class RollbackPlan:
     host: HostCheckpoint | None = None
     """The host's own checkpoint to resume from, if a host framework trained the run."""
 
-    @property
-    def leaves_out(self) -> bool:
-        """Whether there is a skip list to train with."""
-        return len(self.skip) > 0 or self.skip_list.exists()
-
-    @property
-    def command_line(self) -> str:
-        """The command as a shell line."""
-        return shlex.join(self.command)
-
 
 def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path | None = None) -> RollbackPlan:
     """Plan how to get past a step. `data` is the current location of the run's data, if it was moved.
@@ -115,7 +104,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
         plan,
         step=step,
         first_step=first_step,
-        command=_command(run, manifest, plan.skip_list if plan.leaves_out else None, changed),
+        command=_command(run, manifest, plan.skip_list if len(plan.skip) or plan.skip_list.exists() else None, changed),
         notes=(*plan.notes, *set_back, *_command_notes(run, manifest, plan.host)),
     )
 

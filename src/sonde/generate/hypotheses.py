@@ -41,10 +41,6 @@ class Hypothesis:
         """The tokens without the end token."""
         return self.tokens[:-1] if self.ended else self.tokens
 
-    def alignment(self) -> list[int]:
-        """Return, for each token, the source position with the highest attention; empty without attention."""
-        return [] if self.attention is None else self.attention.argmax(-1).tolist()
-
 
 class Pool:
     """The finished hypotheses of one sentence, at most `size`: the best, or with `first_come` the first."""

@@ -212,7 +212,7 @@ def _wanted(act: Act, verdict: Verdict | None, scene: Scene, past: Sequence[Act]
         return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
     known = {(name, number) for one in past for name, numbers in one.skip.items() for number in numbers}
-    new = {name: [one for one in blamed.samples(name).tolist() if (name, one) not in known] for name in blamed.datasets}
+    new = {name: [one for one in blamed.samples(name).tolist() if (name, one) not in known] for name in blamed.entries}
     if any(new.values()):
         skip = {name: numbers for name, numbers in new.items() if numbers}
         return replace(act, kind="skip samples", why="the verdict blames these samples", skip=skip)
@@ -235,7 +235,7 @@ def _about_setting(act: Act, setting: str, scene: Scene, heal: Heal) -> Act:
 
 
 def _without_batch(act: Act, scene: Scene, why: str) -> Act:
-    skip = {name: scene.batch.samples(name).tolist() for name in scene.batch.datasets}
+    skip = {name: scene.batch.samples(name).tolist() for name in scene.batch.entries}
     if not skip:
         return replace(act, why=f"{why}, and the batch was not recorded")
     return replace(act, kind="skip batch", why=why, skip=skip)

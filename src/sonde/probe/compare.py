@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 import numpy as np
 
 from sonde.errors import SettingError
-from sonde.probe.dump import Dump, find_dumps, read_dump
+from sonde.probe.dump import STREAM, Dump, find_dumps, read_dump
 from sonde.probe.numpy_arrays import STATISTICS
 from sonde.probe.walk import Leaf
 
@@ -110,7 +110,8 @@ def _compare_pair(
         else:
             missing, lacking = ("first", ours) if key in right else ("second", theirs)
             # msprobe keeps only one backward pass and does not record recomputed calls.
-            verdict = NOT_COMPARED if _OURS_ALONE.search(key[0]) and not lacking.is_ours else DIFFERENT
+            is_ours = (lacking.directory / STREAM).is_file()  # msprobe writes no stream
+            verdict = NOT_COMPARED if _OURS_ALONE.search(key[0]) and not is_ours else DIFFERENT
             outcome = {"verdict": verdict, "by": "missing", "detail": f"not in the {missing}"}
         found.append(Comparison(step=step, process=process, key=".".join(key), **outcome))
     return found

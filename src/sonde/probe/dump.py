@@ -162,11 +162,6 @@ class Dump(NamedTuple):
     data: dict[str, Tree]
     """Value trees by key, in call order."""
 
-    @property
-    def is_ours(self) -> bool:
-        """True if sonde wrote the dump, not msprobe."""
-        return (self.directory / STREAM).is_file()
-
     def leaves(self) -> dict[tuple[str, ...], Leaf | None]:
         """Return every tensor and scalar by key and path (`("x.0.debug", "key2", "0")`), in call order."""
         return {(key, *indexes): leaf for key, tree in self.data.items() for indexes, leaf in leaves(tree)}

@@ -294,9 +294,7 @@ def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: P
     """Add samples to the run's skip list because of a step, with a remark, and record the addition in the run."""
     path = path or RunLayout(run).skip_list
     before = read_skip_list(path) if path.exists() else SkipList()
-    added = SkipList(
-        {name: [one for one in wanted.samples(name).tolist() if (name, one) not in before] for name in wanted.datasets}
-    )
+    added = SkipList({name: np.setdiff1d(wanted.samples(name), before.samples(name)) for name in wanted.entries})
     if len(added):
         append_entries(path, added, remark)
         _record(run, path, step, added)
@@ -322,7 +320,7 @@ def as_skip_list(samples: Iterable[tuple[str, SampleId]]) -> SkipList:
 
 def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
     """Record in the run what was added to the skip list."""
-    samples = {name: added.samples(name).tolist() for name in added.datasets}
+    samples = {name: added.samples(name).tolist() for name in added.entries}
     append_event(run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples)
     manifest = read_manifest(run)
     if run_status(run, manifest) != RUNNING:

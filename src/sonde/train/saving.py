@@ -112,13 +112,8 @@ class TrainerState:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the whole state. If there are more ranks than before, new ones take rank 0's generators."""
-        missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
-        if missing:
-            raise SettingError(
-                f"this checkpoint is no state of sonde's trainer: it has no {', '.join(missing)}",
-                cause="a loop of one's own saved what it chose to",
-                hint="watch the loop with a FlightRecorder: what it keeps can be replayed (docs/any-loop.md)",
-            )
+        hint = "watch your own loop with a FlightRecorder: what it keeps can be replayed (docs/any-loop.md)"
+        check_state(state, "this checkpoint is no state of sonde's trainer", hint)
         _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
         for plain, values in ((part, state.get(name, {})) for name, part in self._plain.items()):
             for name, value in values.items():
@@ -128,6 +123,13 @@ class TrainerState:
                 if name in saved:  # what the checkpoint does not have stays as it is
                     part.load_state_dict(saved[name])
         set_generators_of_rank(state["ranks"])
+
+
+def check_state(state: Mapping[str, Any], told: str, hint: str) -> None:
+    """Raise SettingError if a state lacks what every training has."""
+    missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
+    if missing:
+        raise SettingError(f"{told}: it has no {', '.join(missing)}", hint=hint)
 
 
 def set_generators_of_rank(of_ranks: Sequence[Mapping[str, Any]]) -> None:

@@ -6,7 +6,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,7 +45,7 @@ def train_run(
         ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
         _check_same_data(Path(directory), data)
         if settings.verify_data:
-            ranks.found_by_rank_0(partial(_verify, pieces.directory))  # its errors are raised on all ranks
+            ranks.found_by_rank_0(pieces.directory.verify)  # its errors are raised on all ranks
         run = Run(
             directory,
             settings=settings.as_saved(),
@@ -114,13 +113,6 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
             f"{directory} was trained on other data: {', '.join(changed)} changed since",
             hint="use the data it began with, or start a new run directory",
         )
-
-
-def _verify(directory: DataDirectory) -> None:
-    """Verify every byte of the data."""
-    for split in directory.splits:
-        for language in directory.languages(split):
-            directory.tokens(split, language).verify()
 
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:

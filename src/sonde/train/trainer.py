@@ -94,11 +94,6 @@ class Trainer:
         self.gave_up = False
         """Whether the last training ended because a callback gave up its state."""
 
-    @property
-    def checkpoint_dir(self) -> Path | str | None:
-        """Where the run's checkpoints are; None without a run."""
-        return self.run.checkpoint_place if self.run else None
-
     def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False) -> str:
         """Train until a stop condition is met and return the reason in words.
 

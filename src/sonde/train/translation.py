@@ -22,14 +22,7 @@ from sonde.data.directory import DataDirectory
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError, import_extra
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translation import (
-    BATCH_TOKENS,
-    PairScore,
-    Translation,
-    score,
-    translate,
-    translation_quality,
-)
+from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate, translation_quality
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
 from sonde.train.recipe import VALID, Pieces, build_task, fingerprints, has_source

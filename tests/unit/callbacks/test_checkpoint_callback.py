@@ -229,8 +229,7 @@ def test_a_frequency_that_is_none_is_refused(tmp_path: Path, value: Any) -> None
 def test_with_the_runs_own_folder_there_is_one_store(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         trainer, _ = make_trainer(run, save_every_updates=1)
-        assert trainer.checkpoint_dir is not None
-        callback = CheckpointCallback(trainer.checkpoint_dir, step_freq=3)
+        callback = CheckpointCallback(run.checkpoint_place, step_freq=3)
         trainer.train(stop=StopWhen(max_updates=7), callbacks=[callback])
     assert steps(tmp_path / "checkpoints") == [3, 6, 7]
     state = json.loads((tmp_path / "checkpoints" / "step-000000000007" / "state.json").read_bytes())

@@ -76,6 +76,18 @@ def test_losses_hyper_parameters_and_evaluations_are_in_one_run_that_a_resume_go
     assert any("epoch_time" in record for record in records)
 
 
+@pytest.mark.slow
+def test_bug_a_run_that_the_evaluator_started_was_not_finished_when_training_failed(offline: Path) -> None:
+    def fail(_values: object, _kept: object) -> None:
+        assert wandb.run is not None
+        raise RuntimeError("out of luck")
+
+    evaluator = EvaluatorCallback(["loss"], fail, lambda _: {}, wandb_project="project")
+    with pytest.raises(RuntimeError, match="out of luck"):
+        train(None, evaluator)
+    assert wandb.run is None
+
+
 def test_a_missing_wandb_never_stops_training(
     offline: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.cli.compare_logs import Comparison, Tolerance, smoothed
+from sonde.cli.compare import Comparison, Tolerance, smoothed
 from sonde.errors import SettingError
 from sonde.records.columns import Series
 

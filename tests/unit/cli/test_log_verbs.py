@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.cli.compare_logs import Tolerance, compare_logs
+from sonde.cli.compare import Tolerance, compare_logs
 from sonde.cli.log import log, tail
 from sonde.errors import RunNotFound, SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity

@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     text = (tmp_path / "skip.txt").read_text()
     assert re.sub(" +# crc [0-9a-f]{8}", "", text) == "# by hand\n# and head\na 0\nb 1-3\nb 9\n"
     again = read_skip_list(tmp_path / "skip.txt")
-    assert {name: again.samples(name).tolist() for name in again.datasets} == {"a": [0], "b": [1, 2, 3, 9]}
+    assert {name: again.samples(name).tolist() for name in again.entries} == {"a": [0], "b": [1, 2, 3, 9]}
 
 
 def test_appending_keeps_every_line_there_is(tmp_path: Path) -> None:

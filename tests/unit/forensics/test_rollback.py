@@ -213,7 +213,7 @@ def test_ranks_are_started_again_by_torchrun_and_scripts_by_their_own_command(sp
     assert plan_rollback(run, BAD_STEP).command[:5] == ("torchrun", "--standalone", "--nproc-per-node", "2", "-m")
     write_manifest(run, replace(manifest, settings={}, command=["python", "mine.py"]))
     plan = plan_rollback(run, BAD_STEP)
-    assert plan.command_line == "python mine.py"
+    assert plan.command == ("python", "mine.py")
     assert "must read the skip list" in plan.notes[-1]
 
 

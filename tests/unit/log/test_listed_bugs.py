@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.cli.compare_logs import Comparison, Tolerance
+from sonde.cli.compare import Comparison, Tolerance
 from sonde.log import JSONStreamBackend, Logger, StdOutBackend, Verbosity, read
 from sonde.records.columns import Series
 

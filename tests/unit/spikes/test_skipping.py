@@ -59,7 +59,7 @@ def test_a_list_of_ones_own_is_added_to_and_keeps_its_lines(spiked_run: Path, tm
     path.write_text("wiki 7  by hand\n")
     skip_step(spiked_run, 8, path=path)
     assert path.read_text().startswith("wiki 7  by hand\n")
-    assert read_skip_list(path).datasets == ("wiki", "train")
+    assert [*read_skip_list(path).entries] == ["wiki", "train"]
 
 
 def test_what_a_list_cannot_name_is_refused(tmp_path: Path, spiked_run: Path) -> None:

@@ -61,7 +61,7 @@ def test_training_stops_where_it_is_told_to_and_says_why(tmp_path: Path) -> None
     with Run(tmp_path) as run:
         trainer, _ = make(run)
         assert trainer.train(stop=StopWhen(max_updates=9)) == "max_updates: 9 updates were made"
-        assert trainer.checkpoint_dir == tmp_path / "checkpoints"
+        assert run.checkpoint_place == tmp_path / "checkpoints"
     assert sorted(losses(tmp_path)) == list(range(1, 10))
     assert losses(tmp_path)[9] < losses(tmp_path)[1]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [

@@ -9,18 +9,7 @@ from sonde.forensics.verdict import Cause, Experiment, ModuleStatistics, ReplayR
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
 from sonde.report.facts import HOTTEST, EventFacts, RunFacts
-from sonde.report.html.markup import (
-    Child,
-    Markup,
-    bar,
-    group,
-    left_out,
-    note,
-    pairs,
-    section,
-    table,
-    tag,
-)
+from sonde.report.html.markup import Child, Markup, bar, group, left_out, note, pairs, section, table, tag
 from sonde.report.run_curves import LOSS, SPEED, VALIDATION_LOSS
 from sonde.spikes.decoding import DecodedSample
 from sonde.spikes.ledger_log import WorstSample
