@@ -20,6 +20,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -125,8 +126,18 @@ def start_child(action: Callable[[], object]) -> int:
 
 
 def exit_code_of(pid: int) -> int:
-    """Wait for a child: 0 when its action returned, 1 when it raised, minus the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """Wait for a child: 0 when its action returned, 1 when it raised, minus the signal that ended it.
+
+    A child that hangs for a minute is killed: once in thousands of forks it inherits a lock that a thread of ours held.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
 
 
 def run_in_child(action: Callable[[], object]) -> int:

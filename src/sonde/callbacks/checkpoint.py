@@ -1,4 +1,4 @@
-"""`CheckpointCallback`: restores when training starts and asks to save by steps and epochs; the trainer saves at the end.
+"""`CheckpointCallback`: has the trainer restore at the start, save by steps and epochs, and save at the end.
 
     CheckpointCallback(folder="checkpoints", step_freq=1000, checkpoints_to_keep=4)
 

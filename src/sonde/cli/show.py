@@ -1,4 +1,4 @@
-"""Three ways to look at one run.
+"""`sonde show`, `sonde plot` and `sonde report`: three ways to look at one run.
 
 `sonde show RUN`: show its manifest, record files and metrics. `sonde plot RUN loss lr`: draw its curves in the terminal,
 with its spikes marked: eight braille dots per character, the scale on the left, events marked below the axis. `sonde

@@ -1,4 +1,4 @@
-"""The contents of a data directory: its splits, languages and tokenizer, found through its sidecars.
+"""The contents of a data directory: its splits, languages and tokenizer. Another prepared format is recognised here.
 
 DATA/
   train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and language

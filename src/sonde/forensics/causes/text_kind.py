@@ -1,4 +1,4 @@
-"""The causes that are found in the texts of samples: a line of `_KINDS` each. All are judged in the same way.
+"""The causes that are found in the texts of samples, all judged in the same way. To add one, add a line to `_KINDS`.
 
 The probability that a kind of text is the cause was fitted (logistic regression on the tuning half of
 benchmarks/diagnosis.py, checked on corpora left out of the fit). It grows with how clear the sign of a sample is, with
