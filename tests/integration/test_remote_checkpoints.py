@@ -155,8 +155,9 @@ def test_a_report_is_written_into_a_bucket(server: str, tmp_path: Path, capsys: 
 
 
 def test_a_store_that_fails_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    names = ("AWS_ENDPOINT_URL", "AWS_MAX_ATTEMPTS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    for name, value in zip(names, ("http://127.0.0.1:9", "1", "key", "secret"), strict=True):
+        monkeypatch.setenv(name, value)
     from s3fs import S3FileSystem
 
     S3FileSystem.clear_instance_cache()
