@@ -67,8 +67,6 @@ class DecodeSummary:
     """The file that was written."""
     num_lines: int = 0
     """The number of lines that could be read."""
-    num_below: int = 0
-    """The number of those below the minimum iteration or loss."""
     num_samples: int = 0
     """The number of samples written to the result."""
     num_bad: int = 0
@@ -236,16 +234,17 @@ class LossSpike(ABC):
         min_iter, min_loss = least
         splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
         has_own = self._has_own_contents()
+        read_line, worst_sample = loss_lines.read_line, loss_lines.worst_sample
         chosen: list[_Chosen] = []
         with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
             for number, line in enumerate(file, 1):
                 try:
-                    when, iteration, mean, losses, infos = loss_lines.read_line(line, splitter)
+                    when, iteration, mean, losses, infos = read_line(line, splitter)
                     summary.num_lines += 1
                     # As in ATorch, values equal to a minimum are kept, and so is NaN.
                     if iteration < min_iter or mean < min_loss:
-                        summary.num_below += 1
-                    elif has_own:
+                        continue
+                    if has_own:
                         contents = loss_lines.text_of(losses), loss_lines.text_of(infos.rstrip(b"\r\n"))
                         dataset, text, loss = self.parse_sample_content(*contents, tokenizer)
                         if dataset is not None:
@@ -256,7 +255,7 @@ class LossSpike(ABC):
                         for loss, info in loss_lines.all_samples(losses, infos, sample_splitter):
                             chosen.append((number, loss, info, f"{more}  {info}  {path.name}"))
                     else:
-                        chosen.append((number, *loss_lines.worst_sample(losses, infos, sample_splitter), ""))
+                        chosen.append((number, *worst_sample(losses, infos, sample_splitter), ""))
                 except Exception as error:  # noqa: BLE001  a user's method may raise anything: skip this line only
                     torn = "" if line.endswith(b"\n") else ", torn off"
                     summary.note_bad(path, number, f"{_reason(error)}{torn}")
