@@ -4,6 +4,7 @@ Everything is read without importing what it describes (versions come from packa
 environment), and nothing here fails: unknown values are left out. Costs about 20 ms, most of it for git.
 """
 
+import contextlib
 import os
 import platform
 import socket
@@ -87,10 +88,8 @@ def describe_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that affect a run."""
     versions = {"python": platform.python_version(), "sonde": __version__}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 

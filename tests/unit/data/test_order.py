@@ -41,3 +41,16 @@ def test_nothing_can_be_ordered() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(SettingError, match="-1"):
         epoch_order(3, seed=-1, epoch=1)
+
+
+@pytest.mark.parametrize("num_bits", [9, 20, 23, 24, 30])
+def test_the_order_is_that_of_0_2_which_had_64_bits_for_lengths_tie_and_sample(num_bits: int) -> None:
+    number, longest = 900, (1 << num_bits) - 1
+    target = np.arange(number) % 3
+    source = np.where(target == 1, longest, 5)
+    target[0] = longest
+    ties = np.random.PCG64(np.random.SeedSequence([7])).random_raw(number // 4).view(np.uint16).astype(np.uint64)
+    room = 64 - 2 * num_bits - number.bit_length()
+    if 8 <= room < 16:
+        ties >>= np.uint64(16 - room)
+    assert order_by_length(source, target, seed=7).tolist() == np.lexsort((ties, target, source)).tolist()

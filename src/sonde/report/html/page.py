@@ -73,9 +73,8 @@ class InlineRun:
         page = document(self.facts.directory.name, curves(self.facts), sections.events(self.facts.events))
         # Not through `tag`, which would replace invisible characters: the page itself is already escaped.
         source = page.replace("&", "&amp;").replace('"', "&quot;")
-        frame = tag(
-            "iframe", sandbox="allow-scripts", width="100%", height=640, title=f"run {self.facts.directory.name}"
-        )
+        title = f"run {self.facts.directory.name}"
+        frame = tag("iframe", sandbox="allow-scripts", width="100%", height=640, title=title)
         return frame.replace("<iframe ", f'<iframe frameborder="0" srcdoc="{source}" ', 1)
 
     def __repr__(self) -> str:
