@@ -32,7 +32,7 @@ from sonde.train.settings import FIXED, RecipeSettings, read_toml, settings_from
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a start of a run is told besides its settings."""
+    """Options of `sonde train` that are not settings of the recipe."""
 
     arch: Literal["tiny", "small", "base", "big"] | None = None
     """Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set (default: small)."""

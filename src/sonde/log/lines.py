@@ -115,7 +115,7 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile:
-    """A log file: its blocks of lines, and the records in them. What is no record is counted."""
+    """A log file: its blocks of lines, and the records in them. Lines that are not records are counted."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.scanner = LineScanner(path, offset=offset)

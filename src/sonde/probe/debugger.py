@@ -199,7 +199,7 @@ class PrecisionDebugger:
         try:
             if not active._is_guarded and "torch._dynamo" in sys.modules:
                 # Once loaded, TorchDynamo would trace into what `save` calls. Costs 2.5 µs per call.
-                active._record = sys.modules["torch._dynamo"].disable(active._record)  # type: ignore[method-assign]
+                active._record = sys.modules["torch._dynamo"].disable(active._record)  # type: ignore[method-assign]  # wrapped for this object alone
                 active._is_guarded = True
             active._record(variable, name, bool(save_backward))
         except Exception as error:  # noqa: BLE001  a probe that fails must not stop training

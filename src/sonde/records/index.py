@@ -10,7 +10,7 @@ the next `refresh`. A damaged index is rebuilt; if it cannot be written (a read-
 in-memory one is used for the life of this object. Several processes may refresh and read one run at once; one object
 belongs to one thread.
 
-Cost in CPU time (benchmarks/records.py): building takes 4.4 s for a million records of ten numbers, and 130 MB of
+Cost in CPU time (benchmarks/records.py): building takes 3.1 s for a million records of ten numbers, and 92 MB of
 memory whatever their number. A refresh without new data takes 1 ms per file; with new data, 0.06 s more on average and
 0.15 s at most, because the last chunk is read again. A series of a million values then opens in about 10 ms, the record
 of a step in 2 ms.

@@ -148,7 +148,8 @@ def told_place() -> str | None:
 def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -> Path | str:
     """Return where the checkpoints of the run directory `root` are: a folder or a URL.
 
-    With `to_change`, for writing or removing, a place outside the run that only the manifest names is refused.
+    Pass `to_change` to write or remove there: a place outside the run is then refused if only the manifest names it,
+    because a manifest may come from anyone.
     """
     place = told_place()
     if place is None:

@@ -92,7 +92,7 @@ class Audit:
     flagged: NDArray[np.int64] = field(repr=False)
     """The indices of all flagged texts, ascending."""
     samples: NDArray[np.int64] = field(repr=False)
-    """The numbers of the flagged samples as `sonde prepare` counts them; texts that it drops anyway are not included."""
+    """The numbers of the flagged samples, as `sonde prepare` counts them. Texts that `sonde prepare` drops are left out."""
     languages: tuple[str, ...]
     """The main languages of the corpus."""
 

@@ -156,7 +156,7 @@ def _cause(cause: Cause, class_: str = "cause") -> Markup:
 
 
 def _with_commands(advice: str) -> Markup:
-    """Mark text between backticks as a command."""
+    """Return advice with the text between backticks marked as code."""
     return group([tag("code", part) if place % 2 else part for place, part in enumerate(advice.split("`"))])
 
 
