@@ -58,6 +58,7 @@ layers: $(VENV)/.dev
 
 budget: $(VENV)/.dev
 	@$(BIN)/python tools/house_rules.py
+	@$(BIN)/python tools/line_rules.py
 
 fast: $(VENV)/.dev  ## Only the fast tests
 	@$(PYTEST) -q -m "not slow and not soak and not long_fault" --ignore tests/property --ignore tests/integration

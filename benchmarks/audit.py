@@ -1,8 +1,10 @@
-"""The audit of corpora: how many bad rows it finds by kind, how many clean ones it flags, and how fast it is, beside datatrove's filters.
+"""The audit of corpora: how many bad rows it finds by kind, how many clean ones it flags, and how
+fast it is, beside datatrove's filters.
 
-Rows of 32 kinds are spoiled in corpora of prose, and pairs of nine kinds in parallel texts. The rules were developed on the corpora, languages and
-seeds of the half `tune`; `report` has others and is run with fresh seeds when something changed. Of the texts that the profile is made of 2 % are planted
-rows, as in life. Needs a Debian system: gettext catalogues and manual pages are corpora.
+Rows of 32 kinds are spoiled in corpora of prose, and pairs of nine kinds in parallel texts. The
+rules were developed on the corpora, languages and seeds of the half `tune`; `report` has others and
+is run with fresh seeds when something changed. Of the texts that the profile is made of 2 % are
+planted rows, as in life. Needs a Debian system: gettext catalogues and manual pages are corpora.
 
     python benchmarks/audit.py [tune|report|speed] [SEED]
 """
@@ -26,9 +28,9 @@ from benchmarks.measure import best_cpu_seconds, markdown_table
 from sonde.texts.audit import AuditSettings, audit
 from sonde.texts.corpora import open_corpus
 from sonde.texts.fingerprints import fingerprints_of
-from sonde.texts.pairs import pair_profile_of, read_pairs
+from sonde.texts.pairs import find_signs_of_pairs, pair_profile_of
 from sonde.texts.profile import profile_of
-from sonde.texts.signs import CLEAR, Sign, read_texts
+from sonde.texts.signs import CLEAR, Sign, find_signs_of_all
 
 NUM_CLEAN: Final = 6000
 NUM_PLANTED: Final = 20
@@ -55,11 +57,15 @@ CORPORA: Final[dict[str, dict[str, Callable[[], list[str]]]]] = {
 }
 PARALLEL: Final[dict[str, dict[str, Callable[[], list[Pair]]]]] = {
     "tune": {
-        "captions, English to German": lambda: list(zip(texts.captions("en"), texts.captions("de"), strict=True)),
+        "captions, English to German": lambda: list(
+            zip(texts.captions("en"), texts.captions("de"), strict=True)
+        ),
         "program messages, English to French": functools.partial(texts.catalogue_pairs, "fr"),
     },
     "report": {
-        "captions, German to English": lambda: list(zip(texts.captions("de"), texts.captions("en"), strict=True)),
+        "captions, German to English": lambda: list(
+            zip(texts.captions("de"), texts.captions("en"), strict=True)
+        ),
         "program messages, English to Spanish": functools.partial(texts.catalogue_pairs, "es"),
     },
 }
@@ -83,12 +89,18 @@ def _short(text: str) -> str:
 
 PAIR_FAULTS: Final[dict[str, tuple[str, Callable[[Pair, Pair], Pair]]]] = {
     "target is the source": ("copied", lambda pair, _: (pair[0], pair[0])),
-    "target is nearly the source": ("copied", lambda pair, _: (pair[0], pair[0].lower().rstrip(".") + " !")),
+    "target is nearly the source": (
+        "copied",
+        lambda pair, _: (pair[0], pair[0].lower().rstrip(".") + " !"),
+    ),
     "source is the target": ("copied", lambda pair, _: (pair[1], pair[1])),
     "sides swapped": ("swapped", lambda pair, _: (pair[1], pair[0])),
     "a quarter of the target": ("truncated", lambda pair, _: (pair[0], _short(pair[1]))),
     "a quarter of the source": ("truncated", lambda pair, _: (_short(pair[0]), pair[1])),
-    "target in the source's language": ("foreign_language", lambda pair, other: (pair[0], other[0])),
+    "target in the source's language": (
+        "foreign_language",
+        lambda pair, other: (pair[0], other[0]),
+    ),
     "target of another source": ("mismatched", lambda pair, other: (pair[0], other[1])),
 }
 
@@ -104,7 +116,12 @@ def quality(half: str, seed: int) -> str:
         clean, kinds = _read_parallel(name, load_pairs(), seed, found)
         lines.append(f"{name}: {clean:.2%} of {NUM_CLEAN:,} clean pairs flagged ({kinds})")
     return "\n\n".join(
-        [f"### {half}, seed {seed}", _table(found), _table_of_kinds(found), "\n".join(f"- {line}" for line in lines)]
+        [
+            f"### {half}, seed {seed}",
+            _table(found),
+            _table_of_kinds(found),
+            "\n".join(f"- {line}" for line in lines),
+        ]
     )
 
 
@@ -122,9 +139,15 @@ def _read_corpus(
     ]
     bad = generator.sample([text for *_, text in planted], int(BAD_SHARE * PROFILE))
     profile = profile_of([*generator.sample(clean, min(PROFILE, len(clean) // 2)), *bad])
-    for (fault, kind, _), signs in zip(planted, read_texts([text for *_, text in planted], profile), strict=True):
+    for (fault, kind, _), signs in zip(
+        planted, find_signs_of_all([text for *_, text in planted], profile), strict=True
+    ):
         _count(found, name, fault, kind, signs)
-    flagged = [signs[0].kind for signs in read_texts(clean, profile) if signs and signs[0].strength >= CLEAR]
+    flagged = [
+        signs[0].kind
+        for signs in find_signs_of_all(clean, profile)
+        if signs and signs[0].strength >= CLEAR
+    ]
     return len(flagged) / len(clean), _listed(flagged)
 
 
@@ -150,8 +173,13 @@ def _read_parallel(
 
     def read(pairs: Iterable[Pair]) -> list[list[Sign]]:
         sources, targets = zip(*pairs, strict=True)
-        readings = read_pairs(sources, targets, profile)
-        return [sorted((*one.pair, *one.source, *one.target), key=lambda sign: -sign.strength) for one in readings]
+        readings = find_signs_of_pairs(sources, targets, profile)
+        return [
+            sorted(
+                (*reading.pair, *reading.source, *reading.target), key=lambda sign: -sign.strength
+            )
+            for reading in readings
+        ]
 
     for (fault, kind, _), signs in zip(planted, read(pair for *_, pair in planted), strict=True):
         _count(found, name, fault, kind, signs)
@@ -159,7 +187,13 @@ def _read_parallel(
     return len(flagged) / len(clean), _listed(flagged)
 
 
-def _count(found: dict[str, dict[str, Counter[str]]], name: str, fault: str, kind: str, signs: Sequence[Sign]) -> None:
+def _count(
+    found: dict[str, dict[str, Counter[str]]],
+    name: str,
+    fault: str,
+    kind: str,
+    signs: Sequence[Sign],
+) -> None:
     counts = found.setdefault(name, {}).setdefault(fault, Counter())
     counts["all"] += 1
     if signs and signs[0].strength >= CLEAR:
@@ -176,7 +210,12 @@ def _table(found: dict[str, dict[str, Counter[str]]]) -> str:
     for name, faults in found.items():
         total: Counter[str] = sum(faults.values(), Counter())
         rows.append(
-            (name, total["all"], f"{total['found'] / total['all']:.1%}", f"{total['named'] / total['all']:.1%}")
+            (
+                name,
+                total["all"],
+                f"{total['found'] / total['all']:.1%}",
+                f"{total['named'] / total['all']:.1%}",
+            )
         )
     return markdown_table(("corpus", "bad rows", "found", "named right"), rows)
 
@@ -184,18 +223,28 @@ def _table(found: dict[str, dict[str, Counter[str]]]) -> str:
 def _table_of_kinds(found: dict[str, dict[str, Counter[str]]]) -> str:
     rows = []
     for fault in dict.fromkeys(fault for faults in found.values() for fault in faults):
-        total: Counter[str] = sum((faults[fault] for faults in found.values() if fault in faults), Counter())
+        total: Counter[str] = sum(
+            (faults[fault] for faults in found.values() if fault in faults), Counter()
+        )
         rows.append(
-            (fault, total["all"], f"{total['found'] / total['all']:.0%}", f"{total['named'] / total['all']:.0%}")
+            (
+                fault,
+                total["all"],
+                f"{total['found'] / total['all']:.0%}",
+                f"{total['named'] / total['all']:.0%}",
+            )
         )
     return markdown_table(("fault", "rows", "found", "named right"), rows)
 
 
 def peers(lines: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """What others offer for the same signs, where installed: datatrove's filters of quality and repetition, MinHash of datasketch and of rensa."""
+    """What others offer for the same signs, where installed: datatrove's filters of quality and
+    repetition, MinHash of datasketch and of rensa.
+    """
     found: dict[str, Callable[[], object]] = {}
     if find_spec("datatrove"):
-        data, filters = import_module("datatrove.data"), import_module("datatrove.pipeline.filters")
+        data = import_module("datatrove.data")
+        filters = import_module("datatrove.pipeline.filters")
         chosen = [
             filters.GopherRepetitionFilter(),
             filters.GopherQualityFilter(),
@@ -248,21 +297,30 @@ def speed() -> str:
             contenders: dict[str, Callable[[], object]] = {
                 "audit": functools.partial(audit, corpus, AuditSettings(near_duplicates=False)),
                 "audit, near-duplicates too": functools.partial(audit, corpus, AuditSettings()),
-                "its signs of a text alone": functools.partial(read_texts, lines, profile_of(lines[:PROFILE])),
+                "its signs of a text alone": functools.partial(
+                    find_signs_of_all, lines, profile_of(lines[:PROFILE])
+                ),
                 "its MinHash alone": functools.partial(fingerprints_of, lines),
             }
-            speeds = {told: megabytes / cost for told, cost in best_cpu_seconds(contenders, num_turns=3).items()}
+            speeds = {
+                told: megabytes / cost
+                for told, cost in best_cpu_seconds(contenders, num_turns=3).items()
+            }
             few = lines[:NUM_FOR_PEERS]
             for told, seconds in best_cpu_seconds(peers(few), num_turns=2).items():
                 speeds[told] = sum(len(line.encode()) for line in few) / 1e6 / seconds
             for told, one in speeds.items():
                 ours = speeds["its MinHash alone" if "MinHash" in told else "audit"]
                 gate = f"≥ {GATE}: {'met' if one >= GATE else 'missed'}" if told == "audit" else ""
-                rows.append((name, f"{megabytes:.1f}", told, f"{one:.2f}", gate or f"{ours / one:.1f}x"))
+                rows.append(
+                    (name, f"{megabytes:.1f}", told, f"{one:.2f}", gate or f"{ours / one:.1f}x")
+                )
     return "\n\n".join(
         [
             "### Speed, one core, profile and reading included",
-            markdown_table(("corpus", "MB", "", "MB/s", "gate, or audit (MinHash: its own) beside it"), rows),
+            markdown_table(
+                ("corpus", "MB", "", "MB/s", "gate, or audit (MinHash: its own) beside it"), rows
+            ),
         ]
     )
 

@@ -1,4 +1,6 @@
-"""Bad rows for the audit: what has no business in a corpus of prose, by kind; and the clean corpora that they are planted into."""
+"""Bad rows for the audit: what has no business in a corpus of prose, by kind; and the clean corpora
+that they are planted into.
+"""
 
 import base64
 import functools
@@ -30,7 +32,8 @@ def word(generator: random.Random) -> str:
     return generator.choice(_WORDS)
 
 
-# --- corpora -------------------------------------------------------------------------------------------------------------------
+# --- corpora
+# ------------------------------------------------------------------------------------------------
 
 
 def captions(language: str) -> list[str]:
@@ -41,7 +44,9 @@ def captions(language: str) -> list[str]:
 
 def plays() -> list[str]:
     """Speeches of Shakespeare."""
-    return [part for part in (_DATA / "tinyshakespeare.txt").read_text().split("\n\n") if part.strip()]
+    return [
+        part for part in (_DATA / "tinyshakespeare.txt").read_text().split("\n\n") if part.strip()
+    ]
 
 
 def catalogue(language: str) -> list[str]:
@@ -55,9 +60,15 @@ def catalogue_pairs(language: str) -> list[tuple[str, str]]:
         if "iso_" in path.name:
             continue
         with path.open("rb") as file:
-            messages = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]  # no public way to list them
+            # no public way to list them
+            messages = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
         for source, target in messages.items():
-            if isinstance(source, str) and _is_sentence(source) and _is_sentence(target) and source != target:
+            if (
+                isinstance(source, str)
+                and _is_sentence(source)
+                and _is_sentence(target)
+                and source != target
+            ):
                 found[source.strip()] = target.strip().replace("\xa0", " ")
     return list(found.items())
 
@@ -70,13 +81,28 @@ def manual_pages(sections: int = 1) -> list[str]:
     """Paragraphs of running text out of the English manual."""
     found = []
     for path in sorted(
-        path for number in range(1, sections + 1) for path in Path(f"/usr/share/man/man{number}").glob("*.gz")
+        path
+        for number in range(1, sections + 1)
+        for path in Path(f"/usr/share/man/man{number}").glob("*.gz")
     ):
         with gzip.open(path, "rt", errors="replace") as file:
-            for part in re.split(r"\n\.(?:PP|P|LP|TP|IP|Pp|SH|SS|RS|RE|It|sp|br)[^\n]*\n", file.read()):
-                text = re.sub(r"\\f[A-Z]|\\&|\\%|\\\|", "", part).replace("\\-", "-").replace("\\(aq", "'")
-                text = " ".join(line for line in text.split("\n") if not line.startswith((".", "'")))
-                if len(text.split()) >= 12 and "\\" not in text and text[:1].isupper() and text.rstrip().endswith("."):
+            for part in re.split(
+                r"\n\.(?:PP|P|LP|TP|IP|Pp|SH|SS|RS|RE|It|sp|br)[^\n]*\n", file.read()
+            ):
+                text = (
+                    re.sub(r"\\f[A-Z]|\\&|\\%|\\\|", "", part)
+                    .replace("\\-", "-")
+                    .replace("\\(aq", "'")
+                )
+                text = " ".join(
+                    line for line in text.split("\n") if not line.startswith((".", "'"))
+                )
+                if (
+                    len(text.split()) >= 12
+                    and "\\" not in text
+                    and text[:1].isupper()
+                    and text.rstrip().endswith(".")
+                ):
                     found.append(text.strip())
     return list(dict.fromkeys(found))
 
@@ -92,7 +118,8 @@ def docstrings() -> list[str]:
     return list(dict.fromkeys(text for text in found if len(text.split()) >= 8))
 
 
-# --- faults --------------------------------------------------------------------------------------------------------------------
+# --- faults
+# ------------------------------------------------------------------------------------------------
 
 
 def _noise(text: str, generator: random.Random) -> str:
@@ -118,7 +145,10 @@ def _encoded(text: str, generator: random.Random) -> str:
 
 def _shifted(text: str, generator: random.Random) -> str:
     by = generator.randrange(5, 21)
-    return "".join(chr((ord(one) - 97 + by) % 26 + 97) if "a" <= one <= "z" else one for one in text.lower())
+    return "".join(
+        chr((ord(letter) - 97 + by) % 26 + 97) if "a" <= letter <= "z" else letter
+        for letter in text.lower()
+    )
 
 
 def _hex(text: str, generator: random.Random) -> str:
@@ -128,7 +158,11 @@ def _hex(text: str, generator: random.Random) -> str:
 def _accented(text: str) -> str:
     """With a few letters that are not ASCII, as real text has them."""
     found = text.replace("'", "’").replace('"', "“")
-    return re.sub(r"\be|(?<=c)a", lambda match: {"e": "é", "a": "ä"}[match[0]], found) if found.isascii() else found
+    return (
+        re.sub(r"\be|(?<=c)a", lambda match: {"e": "é", "a": "ä"}[match[0]], found)
+        if found.isascii()
+        else found
+    )
 
 
 def _latin1(text: str, generator: random.Random) -> str:
@@ -168,10 +202,13 @@ def foreign(languages: tuple[str, ...]) -> Plant:
 
 
 _OTHER_SCRIPTS: Final = (
-    "今天早上我们去了市场买了很多水果和蔬菜，然后一起回家做饭。", "昨日は友達と一緒に映画を見に行って、とても楽しかったです。",
-    "ذهبنا إلى السوق في الصباح الباكر واشترينا الخبز والجبن والفواكه.", "오늘 아침에 우리는 시장에 가서 과일과 야채를 많이 샀습니다.",
-    "सुबह हम बाज़ार गए और बहुत सारे फल और सब्ज़ियाँ खरीदीं।", "בבוקר הלכנו לשוק וקנינו הרבה פירות וירקות טריים.",
-)  # fmt: skip
+    "今天早上我们去了市场买了很多水果和蔬菜，然后一起回家做饭。",
+    "昨日は友達と一緒に映画を見に行って、とても楽しかったです。",
+    "ذهبنا إلى السوق في الصباح الباكر واشترينا الخبز والجبن والفواكه.",
+    "오늘 아침에 우리는 시장에 가서 과일과 야채를 많이 샀습니다.",
+    "सुबह हम बाज़ार गए और बहुत सारे फल और सब्ज़ियाँ खरीदीं।",
+    "בבוקר הלכנו לשוק וקנינו הרבה פירות וירקות טריים.",
+)
 
 
 def _script(text: str, generator: random.Random) -> str:
@@ -185,12 +222,21 @@ def _html(text: str, generator: random.Random) -> str:
         "<div id='{0}'><a href=\"/{0}/{0}.html\">{1}</a></div>",
         "<li><b>{1}</b>&nbsp;<i>{0}</i></li>",
     )
-    return " ".join(generator.choice(tags).format(word(generator), part) for part in _parts(text, generator))
+    return " ".join(
+        generator.choice(tags).format(word(generator), part) for part in _parts(text, generator)
+    )
 
 
 def _wiki(text: str, generator: random.Random) -> str:
-    forms = ("[[{0}|{1}]] '''{0}'''", "{{{{{0}|{1}}}}}", "== {0} == {1} <ref>{0}</ref>", "* [[{0}]]: ''{1}''")
-    return " ".join(generator.choice(forms).format(word(generator), part) for part in _parts(text, generator))
+    forms = (
+        "[[{0}|{1}]] '''{0}'''",
+        "{{{{{0}|{1}}}}}",
+        "== {0} == {1} <ref>{0}</ref>",
+        "* [[{0}]]: ''{1}''",
+    )
+    return " ".join(
+        generator.choice(forms).format(word(generator), part) for part in _parts(text, generator)
+    )
 
 
 def _latex(text: str, generator: random.Random) -> str:
@@ -200,12 +246,16 @@ def _latex(text: str, generator: random.Random) -> str:
         "\\section{{{0}}} \\label{{sec:{0}}} {1}",
         "$\\alpha_{{1}} + \\frac{{a}}{{b}}$ {1}",
     )
-    return " ".join(generator.choice(forms).format(word(generator), part) for part in _parts(text, generator))
+    return " ".join(
+        generator.choice(forms).format(word(generator), part) for part in _parts(text, generator)
+    )
 
 
 def _parts(text: str, generator: random.Random) -> list[str]:
     words = text.split()[:40]
-    return [" ".join(words[start : start + 4]) for start in range(0, len(words), 4)] or [word(generator)]
+    return [" ".join(words[start : start + 4]) for start in range(0, len(words), 4)] or [
+        word(generator)
+    ]
 
 
 def _template(*lines: str, joined: str = " ") -> Plant:
@@ -214,7 +264,9 @@ def _template(*lines: str, joined: str = " ") -> Plant:
         while len(joined.join(found)) < max(len(text), 40):
             line = generator.choice(lines)
             line = re.sub(r"(?<![A-Za-z])W(?![A-Za-z])", lambda _: word(generator), line)
-            found.append(re.sub(r"(?<![A-Z])N(?![A-Za-z])", lambda _: str(generator.randrange(1, 500)), line))
+            found.append(
+                re.sub(r"(?<![A-Z])N(?![A-Za-z])", lambda _: str(generator.randrange(1, 500)), line)
+            )
         return joined.join(found)
 
     return plant
@@ -285,7 +337,9 @@ def _characters(text: str, generator: random.Random) -> str:
 def _control(text: str, generator: random.Random) -> str:
     found = list(text)
     for _ in range(max(len(text) // 40, 2)):
-        found.insert(generator.randrange(len(found) + 1), generator.choice("\x00\x01\x07\x08\x0e\x1b\x7f"))
+        found.insert(
+            generator.randrange(len(found) + 1), generator.choice("\x00\x01\x07\x08\x0e\x1b\x7f")
+        )
     return "".join(found)
 
 
@@ -301,20 +355,48 @@ TUNE_FOREIGN: Final = ("nl", "tr", "pl", "it")
 REPORT_FOREIGN: Final = ("sv", "cs", "fi", "pt_BR", "ro", "hu")
 
 FAULTS: Final[dict[str, tuple[str, Plant]]] = {
-    "noise": ("garbled_text", _noise), "letters scrambled": ("garbled_text", _scrambled), "letters of words scrambled": ("garbled_text", _words_scrambled),
-    "random bytes": ("garbled_text", _binary), "base 64": ("garbled_text", _encoded), "alphabet shifted": ("garbled_text", _shifted),
-    "hex dump": ("garbled_text", _hex), "UTF-8 read as Windows-1252": ("mis_decoded", _latin1), "UTF-8 encoded twice": ("mis_decoded", _twice),
-    "Latin-1 read as UTF-8": ("mis_decoded", _lost), "other language": ("foreign_language", foreign(TUNE_FOREIGN)),
-    "other script": ("other_script", _script), "HTML": ("markup", _html), "wiki": ("markup", _wiki), "LaTeX": ("markup", _latex),
-    "Python": ("code", _python), "C": ("code", _c), "JavaScript": ("code", _javascript), "SQL": ("code", _sql), "JSON": ("code", _json),
-    "CSV": ("table", _csv), "TSV": ("table", _tsv), "table with bars": ("table", _grid), "system log": ("log", _syslog), "access log": ("log", _access),
-    "capitals": ("shouting", _shout), "one word repeated": ("repetition", _one_word), "phrase repeated": ("repetition", _phrase),
-    "characters repeated": ("repetition", _characters), "control characters": ("control_characters", _control), "nothing": ("empty", _nothing),
+    "noise": ("garbled_text", _noise),
+    "letters scrambled": ("garbled_text", _scrambled),
+    "letters of words scrambled": ("garbled_text", _words_scrambled),
+    "random bytes": ("garbled_text", _binary),
+    "base 64": ("garbled_text", _encoded),
+    "alphabet shifted": ("garbled_text", _shifted),
+    "hex dump": ("garbled_text", _hex),
+    "UTF-8 read as Windows-1252": ("mis_decoded", _latin1),
+    "UTF-8 encoded twice": ("mis_decoded", _twice),
+    "Latin-1 read as UTF-8": ("mis_decoded", _lost),
+    "other language": ("foreign_language", foreign(TUNE_FOREIGN)),
+    "other script": ("other_script", _script),
+    "HTML": ("markup", _html),
+    "wiki": ("markup", _wiki),
+    "LaTeX": ("markup", _latex),
+    "Python": ("code", _python),
+    "C": ("code", _c),
+    "JavaScript": ("code", _javascript),
+    "SQL": ("code", _sql),
+    "JSON": ("code", _json),
+    "CSV": ("table", _csv),
+    "TSV": ("table", _tsv),
+    "table with bars": ("table", _grid),
+    "system log": ("log", _syslog),
+    "access log": ("log", _access),
+    "capitals": ("shouting", _shout),
+    "one word repeated": ("repetition", _one_word),
+    "phrase repeated": ("repetition", _phrase),
+    "characters repeated": ("repetition", _characters),
+    "control characters": ("control_characters", _control),
+    "nothing": ("empty", _nothing),
     "many texts in one": ("over_long", _long),
-}  # fmt: skip
+}
 """What is planted, with the kind of sign it should be named."""
 
 LATIN_ONLY: Final = frozenset(
-    {"alphabet shifted", "UTF-8 read as Windows-1252", "UTF-8 encoded twice", "Latin-1 read as UTF-8", "other script"}
+    {
+        "alphabet shifted",
+        "UTF-8 read as Windows-1252",
+        "UTF-8 encoded twice",
+        "Latin-1 read as UTF-8",
+        "other script",
+    }
 )
 """Faults that are none, or another, in a corpus of another script."""

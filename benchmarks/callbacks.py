@@ -1,7 +1,9 @@
-"""What a trainer costs per step beyond the bare loop: sonde beside Lightning 2.6 and the Hugging Face Trainer.
+"""What a trainer costs per step beyond the bare loop: sonde beside Lightning 2.6 and the Hugging
+Face Trainer.
 
-One tiny model (Linear(8, 1), batches of 4, SGD), so that a step is nearly nothing but overhead. Each contender runs the same steps in
-interleaved rounds; the smallest median of a round counts. Peers that are not installed are left out.
+One tiny model (Linear(8, 1), batches of 4, SGD), so that a step is nearly nothing but overhead.
+Each contender runs the same steps in interleaved rounds; the smallest median of a round counts.
+Peers that are not installed are left out.
 """
 
 import importlib.util
@@ -21,10 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from sonde.callbacks.base import Callback, Context, Dispatcher, Order
-from sonde.callbacks.checkpoint import CheckpointCallback
-from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.callbacks.nan_guard import NanGuard
-from sonde.callbacks.periodic import LearningRateCallback, SimpleLossLoggerCallback
+from sonde.callbacks.periodic import LearningRateCallback
+from sonde.compat.nemo.checkpoint import CheckpointCallback
+from sonde.compat.nemo.evaluator import EvaluatorCallback
+from sonde.compat.nemo.loss_logger import SimpleLossLoggerCallback
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
@@ -33,7 +36,8 @@ from sonde.train.trainer import Trainer
 
 NUM_STEPS = 2000
 NUM_ROUNDS = 5
-GATE, GOAL = 0.10, 0.05
+GATE = 0.10
+GOAL = 0.05
 
 
 class Samples(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -103,7 +107,8 @@ class Regression:
         self.model = nn.Linear(8, 1)
 
     def compute(self, batch: Mapping[str, Tensor]) -> StepOutput:
-        return StepOutput(loss_sum=self.model(batch["x"]).square().sum(), weight=4)  # as many operators as the mean
+        # as many operators as the mean
+        return StepOutput(loss_sum=self.model(batch["x"]).square().sum(), weight=4)
 
 
 class StampCallback(Callback):
@@ -118,7 +123,11 @@ def with_sonde(callbacks: Callable[[nn.Module], list[Callback]]) -> float:
     task = Regression()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
     trainer = Trainer(
-        task, LoaderData(), optimizer, schedule=Schedule(schedule="constant", lr=1e-3), settings=TrainerSettings()
+        task,
+        LoaderData(),
+        optimizer,
+        schedule=Schedule(schedule="constant", lr=1e-3),
+        settings=TrainerSettings(),
     )
     stamp = StampCallback()
     trainer.train(stop=StopWhen(max_updates=NUM_STEPS), callbacks=[*callbacks(task.model), stamp])
@@ -129,7 +138,9 @@ def bare_with_callbacks() -> float:
     """A loop of one's own that tells five callbacks of every moment of a step."""
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    calls, context, stamps = Dispatcher(five(model), lambda *_, **__: None), Context(), Stamps()
+    calls = Dispatcher(five(model), lambda *_, **__: None)
+    context = Context()
+    stamps = Stamps()
     for number, batch in enumerate(loader(), start=1):
         calls.call("on_step_start", context)
         optimizer.zero_grad()
@@ -149,7 +160,9 @@ def five(model: nn.Module) -> list[Callback]:
     return [
         SimpleLossLoggerCallback(["loss"], step_freq=10**6),
         CheckpointCallback(folder, step_freq=10**6),
-        EvaluatorCallback(["loss"], lambda *_: None, lambda _: None, eval_step=10**6, eval_at_start=False),
+        EvaluatorCallback(
+            ["loss"], lambda *_: None, lambda _: None, eval_step=10**6, eval_at_start=False
+        ),
         NanGuard(model),
         LearningRateCallback(step_freq=10**6),
     ]
@@ -234,7 +247,9 @@ def hugging_face_contender() -> Callable[[], float] | None:
             optim="sgd",
             remove_unused_columns=False,
         )
-        trainer = transformers.Trainer(model=Model(), args=arguments, train_dataset=Samples(), callbacks=[stamp])
+        trainer = transformers.Trainer(
+            model=Model(), args=arguments, train_dataset=Samples(), callbacks=[stamp]
+        )
         trainer.train()
         return stamp.stamps.microseconds()
 
@@ -271,8 +286,17 @@ def main() -> None:
         if overhead_of_lightning is None:
             break
         part = (best[name] - best["bare loop"]) / overhead_of_lightning
-        verdict = "meets the goal" if part <= GOAL else "meets the gate" if part <= GATE else "MISSES THE GATE"
-        print(f"{name}: {part:.1%} of Lightning's overhead, gate {GATE:.0%}, goal {GOAL:.0%}: {verdict}")
+        verdict = (
+            "meets the goal"
+            if part <= GOAL
+            else "meets the gate"
+            if part <= GATE
+            else "MISSES THE GATE"
+        )
+        print(
+            f"{name}: {part:.1%} of Lightning's overhead, gate {GATE:.0%}, goal {GOAL:.0%}:"
+            f" {verdict}"
+        )
     sys.stdout.flush()
 
 

@@ -1,9 +1,11 @@
-"""How long training stands still for a checkpoint of 200 MB: sonde beside torch.save, safetensors and DCP's asynchronous save.
+"""How long training stands still for a checkpoint of 200 MB: sonde beside torch.save, safetensors
+and DCP's asynchronous save.
 
-A save blocks until training may change its tensors again: wall time, and CPU time of the training thread, which a busy machine disturbs
-less. The yardstick is the copy of the state in memory: into buffers that are there
-already, and into new ones. After each save of ours the tensors are changed at once, and the file is checked for later values. The state in
-parts is that of one rank which holds all of it: what ranks of a larger group wait for one another depends on the machine.
+A save blocks until training may change its tensors again: wall time, and CPU time of the training
+thread, which a busy machine disturbs less. The yardstick is the copy of the state in memory: into
+buffers that are there already, and into new ones. After each save of ours the tensors are changed
+at once, and the file is checked for later values. The state in parts is that of one rank which
+holds all of it: what ranks of a larger group wait for one another depends on the machine.
 """
 
 import os
@@ -27,13 +29,17 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 
-NUM_TENSORS, NUM_VALUES = 20, 2_500_000  # 200 MB of float32
+# 200 MB of float32
+NUM_TENSORS = 20
+NUM_VALUES = 2_500_000
 NUM_ROUNDS = 7
 GATE = 1.2
 
 
 def make_state() -> dict[str, Tensor]:
-    return {f"layer.{number}.weight": torch.full((NUM_VALUES,), 1.0) for number in range(NUM_TENSORS)}
+    return {
+        f"layer.{number}.weight": torch.full((NUM_VALUES,), 1.0) for number in range(NUM_TENSORS)
+    }
 
 
 Blocked = tuple[float, float]
@@ -60,7 +66,8 @@ class Contenders:
         self.sharded_saver = BackgroundSaver(CheckpointStore(folder / "sharded"), Keep(newest=2))
         mesh = init_device_mesh("cpu", (1,))
         self.sharded_state = {
-            name: distribute_tensor(tensor.clone(), mesh, [Shard(0)]) for name, tensor in self.state.items()
+            name: distribute_tensor(tensor.clone(), mesh, [Shard(0)])
+            for name, tensor in self.state.items()
         }
         self.num_later = 0
 
@@ -153,10 +160,15 @@ def main() -> None:
     print(f"{'200 MB':24}{'best ms':>10}{'median ms':>12}{'CPU ms':>9}{'x copy':>9}")
     for row in rows:
         ratio = cpus[row] / cpus["copy into buffers"]
-        print(f"{row:24}{walls[row][0]:10.1f}{statistics.median(walls[row]):12.1f}{cpus[row]:9.1f}{ratio:9.2f}")
+        print(
+            f"{row:24}{walls[row][0]:10.1f}{statistics.median(walls[row]):12.1f}{cpus[row]:9.1f}{ratio:9.2f}"
+        )
     for row in ("sonde", "sonde, in parts (FSDP2)"):
         ratio = cpus[row] / cpus["copy into buffers"]
-        print(f"{row}: gate {GATE} x the copy in memory: {ratio:.2f}, {'met' if ratio <= GATE else 'MISSED'}")
+        print(
+            f"{row}: gate {GATE} x the copy in memory: {ratio:.2f},"
+            f" {'met' if ratio <= GATE else 'MISSED'}"
+        )
     print(f"later values in {2 * (NUM_ROUNDS + 1)} files: {contenders.num_later}")
 
 

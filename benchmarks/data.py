@@ -1,8 +1,10 @@
-"""Data: encoding, batching, random reads and collating, beside fairseq's loops in our words and the libraries people use.
+"""Data: encoding, batching, random reads and collating, beside fairseq's loops in our words and the
+libraries people use.
 
-The text is made up: 30,000 words by Zipf's law, lines of about 20. What fairseq does is re-stated from its semantics
-(benchmarks need no fairseq): a Python loop over tokens to encode, a copy and a tensor a read, a copy a row to collate, a
-permutation and two merge sorts to order. Its batching is Cython and left out of its time (0.1 s of 2.5).
+The text is made up: 30,000 words by Zipf's law, lines of about 20. What fairseq does is re-stated
+from its semantics (benchmarks need no fairseq): a Python loop over tokens to encode, a copy and a
+tensor a read, a copy a row to collate, a permutation and two merge sorts to order. Its batching is
+Cython and left out of its time (0.1 s of 2.5).
 """
 
 import functools
@@ -49,7 +51,8 @@ from sonde.data.binarise import PrepareSettings
 from sonde.data.text_blocks import open_executor
 
 text, tokenizer, out, workers = sys.argv[1:]
-settings = PrepareSettings(splits={"train": {"text": Path(text)}}, out=Path(out), tokenizer=tokenizer)
+splits = {"train": {"text": Path(text)}}
+settings = PrepareSettings(splits=splits, out=Path(out), tokenizer=tokenizer)
 with open_executor(int(workers)) as (executor, num_under_way):
     prepare(settings, executor=executor, num_under_way=num_under_way)
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -76,9 +79,13 @@ def make_lines(num_lines: int) -> list[str]:
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
     weights = 1 / np.arange(1, 27) ** 0.8
     sizes = np.clip(chance.poisson(5, 30_000), 1, 14)
-    words = np.array(["".join(chance.choice(letters, size, p=weights / weights.sum())) for size in sizes])
+    words = np.array(
+        ["".join(chance.choice(letters, size, p=weights / weights.sum())) for size in sizes]
+    )
     ranks = 1 / np.arange(1, len(words) + 1)
-    text = words[chance.choice(len(words), num_lines * 20, p=ranks / ranks.sum())].reshape(num_lines, 20)
+    text = words[chance.choice(len(words), num_lines * 20, p=ranks / ranks.sum())].reshape(
+        num_lines, 20
+    )
     return [" ".join(row) for row in text]
 
 
@@ -88,18 +95,29 @@ def megabytes(lines: list[str]) -> float:
 
 def bench_words(directory: Path, lines: list[str]) -> None:
     words = dictionary_of_counts(Counter("\n".join(lines).split()), 20_000)
-    text, few = directory / "words.txt", directory / "few-words.txt"
+    text = directory / "words.txt"
+    few = directory / "few-words.txt"
     text.write_text("".join(f"{line}\n" for line in lines))
     few.write_text("".join(f"{line}\n" for line in lines[:2000]))
 
     def ours() -> list[bytes]:
-        blocks = (split_lines(read_block(block), 1_000_000).lines for block in cut_blocks(text, 4 << 20))
+        blocks = (
+            split_lines(read_block(block), 1_000_000).lines for block in cut_blocks(text, 4 << 20)
+        )
         return [words.encode_batch(block).tokens.astype(np.uint16).tobytes() for block in blocks]
 
     peer = FairseqWords(words)
-    seconds = best_cpu_seconds({"sonde": ours, "fairseq": lambda: peer.encode_file(few)}, num_turns=7)
-    speed = text.stat().st_size / 1e6 / seconds["sonde"], few.stat().st_size / 1e6 / seconds["fairseq"]
-    print("From a text file to the bytes of a `.bin` by a word dictionary, CPU, best of 7 (gate: 20x)\n")
+    seconds = best_cpu_seconds(
+        {"sonde": ours, "fairseq": lambda: peer.encode_file(few)}, num_turns=7
+    )
+    speed = (
+        text.stat().st_size / 1e6 / seconds["sonde"],
+        few.stat().st_size / 1e6 / seconds["fairseq"],
+    )
+    print(
+        "From a text file to the bytes of a `.bin` by a word dictionary, CPU, best of 7 (gate:"
+        " 20x)\n"
+    )
     rows = [
         ["sonde", f"{speed[0]:.1f}", f"{speed[0] / speed[1]:.1f}x"],
         ["fairseq's loop", f"{speed[1]:.2f}", "1.0x"],
@@ -118,7 +136,8 @@ class FairseqWords:
 
     def index(self, word: str) -> int:
         assert isinstance(word, str)
-        return self.indices[word] if word in self.indices else 3  # noqa: SIM401 - as fairseq does it
+        # - as fairseq does it
+        return self.indices[word] if word in self.indices else 3  # noqa: SIM401
 
     def note(self, word: str, number: int) -> None:
         if number == 3 and word != "<unk>":
@@ -127,7 +146,8 @@ class FairseqWords:
     def encode_file(self, path: Path) -> None:
         end = path.stat().st_size
         with path.open(encoding="utf-8") as file:
-            while (line := file.readline()) and file.tell() <= end:  # where its chunk ends is asked at each line
+            # where its chunk ends is asked at each line
+            while (line := file.readline()) and file.tell() <= end:
                 self.encode_line(line)
 
     def encode_line(self, line: str) -> None:
@@ -170,7 +190,8 @@ def bench_workers(directory: Path, lines: list[str], tokenizer: HFTokenizer) -> 
     text.write_bytes(block * round(WORKER_MEGABYTES * 1e6 / len(block)))
     cpu: dict[str, float] = {}
     wall: dict[str, float] = {}
-    # Two runs at once, one worker each, show what two busy cores of this machine cost each other without sonde's doing.
+    # Two runs at once, one worker each, show what two busy cores of this machine cost each other
+    # without sonde's doing.
     plans = {"1": [1], "2": [2], "1, beside another such run": [1, 1]}
     for turn in range(2):
         for name, plan in plans.items():
@@ -193,8 +214,14 @@ def bench_workers(directory: Path, lines: list[str], tokenizer: HFTokenizer) -> 
             spent = sum(float(run.communicate()[0]) for run in runs) / len(runs)
             cpu[name] = min(spent, cpu.get(name, float("inf")))
             wall[name] = min(time.perf_counter() - start, wall.get(name, float("inf")))
-    print(f"`prepare` of {text.stat().st_size / 1e6:.0f} MB with BPE, whole process tree, best of 2 (gate: 1.1x CPU)\n")
-    rows = [[name, f"{cpu[name]:.1f}", f"{wall[name]:.1f}", f"{cpu[name] / cpu['1']:.2f}x"] for name in plans]
+    print(
+        f"`prepare` of {text.stat().st_size / 1e6:.0f} MB with BPE, whole process tree, best of 2"
+        " (gate: 1.1x CPU)\n"
+    )
+    rows = [
+        [name, f"{cpu[name]:.1f}", f"{wall[name]:.1f}", f"{cpu[name] / cpu['1']:.2f}x"]
+        for name in plans
+    ]
     print(markdown_table(["workers", "CPU seconds", "wall seconds", "CPU against one"], rows), "\n")
 
 
@@ -212,7 +239,11 @@ def bench_batching() -> None:
     )
     print(f"Batching {NUM_LENGTHS:,} pairs at 4,096 tokens, CPU, best of 3 (gate: 3x)\n")
     rows = [
-        ["sonde: ordering and batching", f"{seconds['sonde']:.2f}", f"{seconds['fairseq'] / seconds['sonde']:.1f}x"],
+        [
+            "sonde: ordering and batching",
+            f"{seconds['sonde']:.2f}",
+            f"{seconds['fairseq'] / seconds['sonde']:.1f}x",
+        ],
         ["fairseq: ordering alone", f"{seconds['fairseq']:.2f}", "1.0x"],
     ]
     print(markdown_table(["work", "seconds", "against fairseq"], rows), "\n")
@@ -227,9 +258,14 @@ def order_as_fairseq(source: NDArray[np.int32], target: NDArray[np.int32]) -> ND
 
 def prepare_tokens(directory: Path, lines: list[str]) -> TokenFile:
     text = directory / "reads.txt"
-    text.write_text("".join(f"{line[: 10 + number * 7919 % 190]}\n" for number, line in enumerate(lines * 5)))
+    text.write_text(
+        "".join(f"{line[: 10 + number * 7919 % 190]}\n" for number, line in enumerate(lines * 5))
+    )
     settings = PrepareSettings(
-        splits={"reads": {"text": text}}, out=directory / "reads", tokenizer="word", vocab_size=20_000
+        splits={"reads": {"text": text}},
+        out=directory / "reads",
+        tokenizer="word",
+        vocab_size=20_000,
     )
     prepare(settings)
     return TokenFile(directory / "reads" / "reads.text")
@@ -244,18 +280,29 @@ def bench_reads(tokens: TokenFile) -> None:
     shares = {"sonde": 1, "fairseq": 4, "HF datasets": 20}
     if find_spec("datasets"):
         rows = hf_dataset(tokens)
-        contenders["HF datasets"] = lambda: [rows[sample]["ids"] for sample in chosen[: NUM_READS // 20]]
+        contenders["HF datasets"] = lambda: [
+            rows[sample]["ids"] for sample in chosen[: NUM_READS // 20]
+        ]
     seconds = best_cpu_seconds(contenders, num_turns=5)
     speed = {name: NUM_READS / shares[name] / spent for name, spent in seconds.items()}
-    print(f"Random reads among {len(tokens):,} sequences, CPU, best of 5 (gates: 5x fairseq, 20x HF datasets)\n")
-    table = [[name, f"{value / 1e3:,.0f}", f"{speed['sonde'] / value:.1f}x"] for name, value in speed.items()]
-    print(markdown_table(["reader", "thousand reads per CPU-second", "sonde against it"], table), "\n")
+    print(
+        f"Random reads among {len(tokens):,} sequences, CPU, best of 5 (gates: 5x fairseq, 20x HF"
+        " datasets)\n"
+    )
+    table = [
+        [name, f"{value / 1e3:,.0f}", f"{speed['sonde'] / value:.1f}x"]
+        for name, value in speed.items()
+    ]
+    print(
+        markdown_table(["reader", "thousand reads per CPU-second", "sonde against it"], table), "\n"
+    )
 
 
 @functools.lru_cache(maxsize=8)
 def read_as_fairseq(tokens: TokenFile, sample: int) -> torch.Tensor:
     """A slice of the buffer, copied to int64, as a tensor, behind a small cache."""
-    pointer, size = tokens.pointers[sample], tokens.sizes[sample]
+    pointer = tokens.pointers[sample]
+    size = tokens.sizes[sample]
     row = np.frombuffer(tokens.flat.data, dtype=tokens.index.dtype, count=size, offset=pointer)
     return torch.from_numpy(row.astype(np.int64))
 
@@ -276,7 +323,9 @@ def bench_collate(tokens: TokenFile) -> None:
 
     def ours() -> None:
         for chosen in choices:
-            collater(rows_of_one_dataset("reads", chosen, gather(tokens.flat, *tokens.spans(chosen))))
+            collater(
+                rows_of_one_dataset("reads", chosen, gather(tokens.flat, *tokens.spans(chosen)))
+            )
 
     def theirs() -> None:
         for chosen in choices:
@@ -295,7 +344,9 @@ def bench_collate(tokens: TokenFile) -> None:
 
 
 def pad_as_fairseq(rows: list[torch.Tensor], *, eos_first: bool = False) -> torch.Tensor:
-    """A new tensor full of padding, a copy a row; for the decoder's input with the last id in front."""
+    """A new tensor full of padding, a copy a row; for the decoder's input with the last id in
+    front.
+    """
     padded = rows[0].new_full((len(rows), max(row.size(0) for row in rows)), 1)
     for number, row in enumerate(rows):
         place = padded[number][: len(row)]

@@ -1,14 +1,22 @@
-"""Does a diagnosis name what was planted? Some 35 kinds of bad samples in 1 row of a batch to three quarters, faults of state and settings, and clean steps.
+"""Does a diagnosis name what was planted? Some 35 kinds of bad samples in 1 row of a batch to three
+quarters, faults of state and settings, and clean steps.
 
-    python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned on, about 25 minutes of one core
-    python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that nobody looked at meanwhile
-    python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the confidences of causes/rule.py from the outcomes there
-    python benchmarks/diagnosis.py --half report --folder /tmp/d --passes 8        over all trainings eight times: what is cut short is balanced
-    python benchmarks/diagnosis.py --half report --folder /tmp/d --trainings 2 --only clean      a part; --tables prints all that is there
+    python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned
+        on, about 25 minutes of one core
+    python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that
+        nobody looked at meanwhile
+    python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the confidences of
+        causes/cause_rule.py from the outcomes there
+    python benchmarks/diagnosis.py --half report --folder /tmp/d --passes 8        over all
+        trainings eight times: what is cut short is balanced
+    python benchmarks/diagnosis.py --half report --folder /tmp/d --trainings 2 --only clean      a
+        part; --tables prints all that is there
 
-A training for each corpus and size of batch (planted_corpora.py) goes on over bad batches (planted_batches.py); every one of them is diagnosed as a
-step by itself. What a verdict may call each kind stands in planted_kinds.py. Clean steps are random ones and natural hard ones: the highest loss, the
-longest, the shortest, the rarest tokens, of which "hard sample" is a right answer too. The outcomes go to FOLDER/outcomes-HALF.jsonl.
+A training for each corpus and size of batch (planted_corpora.py) goes on over bad batches
+(planted_batches.py); every one of them is diagnosed as a step by itself. What a verdict may call
+each kind stands in planted_kinds.py. Clean steps are random ones and natural hard ones: the highest
+loss, the longest, the shortest, the rarest tokens, of which "hard sample" is a right answer too.
+The outcomes go to FOLDER/outcomes-HALF.jsonl.
 """
 
 import argparse
@@ -62,27 +70,53 @@ _SEEDS: Final = {"tune": 1, "report": 8}
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--half", choices=list(TRAININGS), default="tune")
-    parser.add_argument("--folder", type=Path, help="work here, and use the trainings that are there already")
-    parser.add_argument("--per-kind", type=int, default=1, help="bad batches of each kind in each training")
     parser.add_argument(
-        "--part", type=int, default=1, help="only every so many-th kind in each training, others in the next"
+        "--folder", type=Path, help="work here, and use the trainings that are there already"
     )
     parser.add_argument(
-        "--passes", type=int, default=1, help="go over all trainings so often, each time with other kinds and steps"
+        "--per-kind", type=int, default=1, help="bad batches of each kind in each training"
+    )
+    parser.add_argument(
+        "--part",
+        type=int,
+        default=1,
+        help="only every so many-th kind in each training, others in the next",
+    )
+    parser.add_argument(
+        "--passes",
+        type=int,
+        default=1,
+        help="go over all trainings so often, each time with other kinds and steps",
     )
     parser.add_argument("--clean", type=int, default=60, help="clean steps of each training")
-    parser.add_argument("--state", type=int, default=1, help="faults of each kind of state or setting in each training")
+    parser.add_argument(
+        "--state",
+        type=int,
+        default=1,
+        help="faults of each kind of state or setting in each training",
+    )
     parser.add_argument("--kinds", nargs="*", help="only these kinds")
     parser.add_argument("--trainings", nargs="*", type=int, help="only these, by number")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="another draw of faults and of clean steps")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another draw of faults and of clean steps"
+    )
     parser.add_argument("--train", action="store_true", help="only make the trainings")
-    parser.add_argument("--only", choices=list(_PARTS), help="only bad batches, or faults of state, or clean steps")
-    parser.add_argument("--tables", action="store_true", help="only print the tables of the outcomes there")
-    parser.add_argument("--fit", action="store_true", help="only print calibration tables from the outcomes")
+    parser.add_argument(
+        "--only", choices=list(_PARTS), help="only bad batches, or faults of state, or clean steps"
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="only print the tables of the outcomes there"
+    )
+    parser.add_argument(
+        "--fit", action="store_true", help="only print calibration tables from the outcomes"
+    )
     options = parser.parse_args()
     options.folder = options.folder or Path(tempfile.mkdtemp())
-    which = "".join(f"-{number}" for number in [*(options.trainings or ()), *([options.only] if options.only else [])])
+    which = "".join(
+        f"-{number}"
+        for number in [*(options.trainings or ()), *([options.only] if options.only else [])]
+    )
     outcomes = options.folder / f"outcomes-{options.half}{which}.jsonl"
     if not (options.fit or options.tables):
         logging.getLogger("sonde").setLevel(logging.ERROR)
@@ -91,7 +125,11 @@ def main() -> None:
         numbers = options.trainings or range(len(TRAININGS[options.half]))
         outcomes.write_text("")
         with multiprocessing.get_context("fork").Pool(options.workers) as pool:
-            tasks = [(options, which, number, outcomes) for which in range(options.passes) for number in numbers]
+            tasks = [
+                (options, which, number, outcomes)
+                for which in range(options.passes)
+                for number in numbers
+            ]
             for _ in pool.imap_unordered(_work, tasks):
                 pass
         print(f"{(time.monotonic() - started) / 60:.0f} minutes", file=sys.stderr)
@@ -108,9 +146,11 @@ def _profile(texts: tuple[str, ...]) -> CorpusProfile:
 def _work(task: tuple[argparse.Namespace, int, int, Path]) -> None:
     """The verdicts of one pass about one training; each goes to the file at once."""
     torch.set_num_threads(1)
-    # The corpus is the same for many verdicts, which by themselves take a third of their time to get to know it.
+    # The corpus is the same for many verdicts, which by themselves take a third of their time to
+    # get to know it.
     for module in (readings, pairs):
-        setattr(module, "profile_of", lambda texts: _profile(tuple(texts)))  # noqa: B010  mypy knows that it is imported there
+        # mypy knows that it is imported there
+        setattr(module, "profile_of", lambda texts: _profile(tuple(texts)))  # noqa: B010
     options, which, number, outcomes = task
     options = argparse.Namespace(**vars(options), which=which)
     corpus, batch = TRAININGS[options.half][number]
@@ -122,18 +162,24 @@ def _work(task: tuple[argparse.Namespace, int, int, Path]) -> None:
         asked = [_PARTS[options.only]] if options.only else _PARTS.values()
         made = chain.from_iterable(make(base, options, number) for make in asked)
     for one in made:
-        told = {"corpus": corpus, "batch": batch, **one}
+        values = {"corpus": corpus, "batch": batch, **one}
         with outcomes.open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(values) + "\n")
         if options.half == "tune":
-            print(_line(told), file=sys.stderr, flush=True)
+            print(_line(values), file=sys.stderr, flush=True)
 
 
 def _base(corpus: str, batch: int, folder: Path, seed: int) -> BaseRun | None:
     """The training, made now unless it is there; None when the machine does not have the corpus."""
     if (folder / "done").exists():
         saved = settings_of_run(folder / "run")
-        return BaseRun(task=corpus, directory=folder / "run", data=folder / "data", settings=saved, last=_NUM_UPDATES)
+        return BaseRun(
+            task=corpus,
+            directory=folder / "run",
+            data=folder / "data",
+            settings=saved,
+            last=_NUM_UPDATES,
+        )
     try:
         texts = CORPORA[corpus]()
     except OSError as error:
@@ -145,29 +191,45 @@ def _base(corpus: str, batch: int, folder: Path, seed: int) -> BaseRun | None:
     return base
 
 
-def _bad_batches(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+def _bad_batches(
+    base: BaseRun, options: argparse.Namespace, number: int
+) -> Iterator[dict[str, Any]]:
     kinds = [one for one in kinds_for(base) if not options.kinds or one in options.kinds]
     generator = random.Random(f"{options.half}-{number}-{options.seed}")
     wanted = []
     for turn in range(options.per_kind):
         generator.shuffle(kinds)
         shares = [SHARES[(place + turn + number) % len(SHARES)] for place in range(len(kinds))]
-        wanted += [one for one in zip(kinds, shares, strict=True) if _is_due(one[0], turn, options, number)]
+        wanted += [
+            one for one in zip(kinds, shares, strict=True) if _is_due(one[0], turn, options, number)
+        ]
     folder = options.folder / f"planted-{options.half}-{number}-{options.which}"
     for start in range(0, len(wanted), _IN_ONE_RUN):
-        planted = plant_batches(base, folder, wanted[start : start + _IN_ONE_RUN], start + options.seed)
+        planted = plant_batches(
+            base, folder, wanted[start : start + _IN_ONE_RUN], start + options.seed
+        )
         for one in planted:
             if one.samples:
-                named = {"what": "batch", "kind": one.kind, "share": one.share, "accepted": sorted(one.accepted)}
+                named = {
+                    "what": "batch",
+                    "kind": one.kind,
+                    "share": one.share,
+                    "accepted": sorted(one.accepted),
+                }
                 yield {**named, **_judged(folder / "run", one.step, one.samples)}
 
 
 def _is_due(kind: str, turn: int, options: argparse.Namespace, number: int) -> bool:
     place = [*STATE_KINDS, *ALL, *PAIRS, "duplicated"].index(kind)
-    return bool((place + turn + number + options.seed + options.which) % (options.part * options.passes) == 0)
+    return bool(
+        (place + turn + number + options.seed + options.which) % (options.part * options.passes)
+        == 0
+    )
 
 
-def _state_faults(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+def _state_faults(
+    base: BaseRun, options: argparse.Namespace, number: int
+) -> Iterator[dict[str, Any]]:
     is_pair = "text.de" in {path.name for path in base.data.parent.iterdir()}
     for kind in STATE_KINDS:
         if options.kinds and kind not in options.kinds:
@@ -178,16 +240,30 @@ def _state_faults(base: BaseRun, options: argparse.Namespace, number: int) -> It
             folder = options.folder / f"planted-{options.half}-{number}-{options.which}"
             seed = 5 * turn + number + 10 * options.seed
             planted = plant(kind, base, folder, seed)
-            named = {"what": "state", "kind": kind, "how": planted.how, "accepted": sorted(planted.accepted)}
-            # As one would: the step that the recorder told of, or else the first one that the fault acts on.
-            told = [one.event.first_step for one in read_spikes(folder / "run").spikes]
-            step = next((one for one in told if planted.step <= one <= planted.step + 12), planted.step)
+            named = {
+                "what": "state",
+                "kind": kind,
+                "how": planted.how,
+                "accepted": sorted(planted.accepted),
+            }
+            # As one would: the step that the recorder told of, or else the first one that the fault
+            # acts on.
+            sentences = [spike.event.first_step for spike in read_spikes(folder / "run").spikes]
+            step = next(
+                (one for one in sentences if planted.step <= one <= planted.step + 12), planted.step
+            )
             yield {**named, **_judged(folder / "run", step, frozenset())}
 
 
 def _clean(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
-    """Random steps of a training that nothing was planted in, and a few of the hardest by nature."""
-    steps = {step: one for step, one in read_steps(base.directory).by_number.items() if step > _FIRST_CLEAN}
+    """Random steps of a training that nothing was planted in, and a few of the hardest by
+    nature.
+    """
+    steps = {
+        step: one
+        for step, one in read_steps(base.directory).by_number.items()
+        if step > _FIRST_CLEAN
+    }
     by_size = sorted(steps, key=lambda step: steps[step].weight)
     by_loss = sorted(steps, key=lambda step: steps[step].loss)
     num_hard = max(options.clean // 12, 1) if options.clean else 0
@@ -220,7 +296,7 @@ def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
     return {
         "step": step,
         "seconds": round(time.process_time() - started, 2),
-        "causes": [(one.cause, one.confidence) for one in verdict.causes[:4]],
+        "causes": [(cause.cause, cause.confidence) for cause in verdict.causes[:4]],
         "score": _score(evidence, verdict.causes[0].cause),
         "evidence": list(verdict.causes[0].evidence),
         "is_located": _is_located(verdict, samples),
@@ -229,7 +305,9 @@ def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
 
 
 def _score(evidence: Evidence, cause: str) -> float:
-    """What the first cause was given before calibration; the evidence remembers everything that it asks for."""
+    """What the first cause was given before calibration; the evidence remembers everything that it
+    asks for.
+    """
     finding = rules()[cause].judge(evidence)
     return 0.0 if finding is None else round(finding.score, 3)
 
@@ -246,7 +324,10 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
             round(one.tail, 2),
             round(one.rarity, 2),
             round(one.bits_z, 2),
-            [(sign.kind, round(sign.strength, 2), _expected(evidence, one, sign)) for sign in one.signs[:2]],
+            [
+                (sign.kind, round(sign.strength, 2), _expected(evidence, one, sign))
+                for sign in one.signs[:2]
+            ],
         ]
         for one in seen
         if one in own or one.signs or one.z > 3
@@ -262,14 +343,19 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
 
 
 def _expected(evidence: Evidence, seen: SeenSample, sign: Sign) -> list[float]:
-    """How many samples of such a batch have a sign of its kind, nearly as strong, anyway; and how many have any."""
-    shares = [evidence.usual_signs.share(seen.row, 0.8 * sign.strength, kind) for kind in (sign.kind, None)]
-    return [round(len(evidence.samples) * one, 4) for one in shares]
+    """How many samples of such a batch have a sign of its kind, nearly as strong, anyway; and how
+    many have any.
+    """
+    shares = [
+        evidence.usual_signs.share(seen.row, 0.8 * sign.strength, kind)
+        for kind in (sign.kind, None)
+    ]
+    return [round(len(evidence.samples) * share, 4) for share in shares]
 
 
 def _is_located(verdict: Verdict, samples: Sequence[int] | frozenset[int]) -> float | None:
     """Of the samples that the first cause names, the part that was planted."""
-    named = [one.sample for one in verdict.causes[0].suspects]
+    named = [suspect.sample for suspect in verdict.causes[0].suspects]
     return sum(one in samples for one in named) / len(named) if samples and named else None
 
 
@@ -277,7 +363,11 @@ def _line(one: dict[str, Any]) -> str:
     first, confidence = one["causes"][0]
     mark = "ok   " if first in one["accepted"] else "WRONG"
     told = one.get("kind", one["what"])
-    return f"{mark} {one['corpus']} {one['batch']} {told} {one.get('share', '')} {one.get('how', '')}: {first} {confidence} (z {one['sample_z']:.1f}, step {one['step_z']:.1f}) {one['causes'][1:3]}"
+    return (
+        f"{mark} {one['corpus']} {one['batch']} {told} {one.get('share', '')} {one.get('how', '')}:"
+        f" {first} {confidence} (z {one['sample_z']:.1f}, step {one['step_z']:.1f})"
+        f" {one['causes'][1:3]}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The figures of the diagnosis benchmark as tables: by kind, by share of bad rows, calibration, false alarms; and the fit of the confidences."""
+"""The figures of the diagnosis benchmark as tables: by kind, by share of bad rows, calibration,
+false alarms; and the fit of the confidences.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -7,7 +9,7 @@ from typing import Any, Final
 from benchmarks.measure import markdown_table
 
 from sonde.forensics.causes import rules
-from sonde.forensics.causes.rule import CONFIDENCES
+from sonde.forensics.causes.cause_rule import CONFIDENCES
 from sonde.forensics.verdict import NOTHING
 
 Outcome = Mapping[str, Any]
@@ -21,12 +23,12 @@ _EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1
 
 def print_tables(outcomes: Sequence[Outcome]) -> None:
     """Everything that is judged by."""
-    missing = [one["corpus"] for one in outcomes if one["what"] == "missing"]
+    missing = [outcome["corpus"] for outcome in outcomes if outcome["what"] == "missing"]
     if missing:
         print(f"Left out, because this machine does not have them: {', '.join(missing)}.\n")
-    batches = [one for one in outcomes if one["what"] == "batch"]
-    state = [one for one in outcomes if one["what"] == "state"]
-    clean = [one for one in outcomes if one["what"] in ("clean", "hard")]
+    batches = [outcome for outcome in outcomes if outcome["what"] == "batch"]
+    state = [outcome for outcome in outcomes if outcome["what"] == "state"]
+    clean = [outcome for outcome in outcomes if outcome["what"] in ("clean", "hard")]
     for title, chosen, by in (
         ("bad batches by kind", batches, "kind"),
         ("bad batches by rows", batches, "share"),
@@ -37,22 +39,34 @@ def print_tables(outcomes: Sequence[Outcome]) -> None:
         if chosen:
             print(f"\n### {title}\n")
             _print_by(chosen, by)
-    seen, costly = ([one for one in batches if has(one)] for has in (stands_out, costs_more))
+    seen, costly = ([batch for batch in batches if has(batch)] for has in (stands_out, costs_more))
     faults = [*batches, *state]
-    told = [
-        ("right first, where the loss of a sample or of the step stands out", _share(seen, is_right), "≥ 85 %"),
-        ("right first, where the bits per character of a sample may stand out instead", _share(costly, is_right), "–"),
-        ("wrong cause, 0.7 and more sure", _share(outcomes_of(faults, clean), _is_surely_wrong), "≤ 2 %"),
+    sentences = [
+        (
+            "right first, where the loss of a sample or of the step stands out",
+            _share(seen, is_right),
+            "≥ 85 %",
+        ),
+        (
+            "right first, where the bits per character of a sample may stand out instead",
+            _share(costly, is_right),
+            "–",
+        ),
+        (
+            "wrong cause, 0.7 and more sure",
+            _share(outcomes_of(faults, clean), _is_surely_wrong),
+            "≤ 2 %",
+        ),
         ("false alarms on clean steps", _share(clean, lambda one: not is_right(one)), "≤ 2 %"),
         ("state and settings right first", _share(state, is_right), "≥ 92 %"),
         (
             "CPU seconds a verdict",
-            f"{sum(one['seconds'] for one in outcomes_of(faults, clean)) / max(len(faults) + len(clean), 1):.1f}",
+            f"{_mean_seconds(outcomes_of(faults, clean)):.1f}",
             "< 10",
         ),
     ]
     print("\n### judged by\n")
-    print(markdown_table(("figure", "measured", "asked"), [list(one) for one in told]))
+    print(markdown_table(("figure", "measured", "asked"), [list(one) for one in sentences]))
     print("\n### calibration\n")
     rows = []
     for low, high in _BANDS:
@@ -68,8 +82,10 @@ def print_tables(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_fit(outcomes: Sequence[Outcome]) -> None:
-    """The confidences of causes/rule.py: how often a first cause with such a score was right, made to rise."""
-    known = [one for one in outcomes if one["what"] != "missing"]
+    """The confidences of causes/cause_rule.py: how often a first cause with such a score was right,
+    made to rise.
+    """
+    known = [outcome for outcome in outcomes if outcome["what"] != "missing"]
     for family in CONFIDENCES:
         chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
         points = [(0.0, 0.0)]
@@ -80,9 +96,17 @@ def print_fit(outcomes: Sequence[Outcome]) -> None:
                 points.append(((low + high) / 2, (right + 1) / (len(said) + 2)))
                 print(f"  {family} {low}-{high}: {right}/{len(said)}")
         rising = [
-            (score, max(value for _, value in points[: place + 1])) for place, (score, value) in enumerate(points)
+            (score, max(value for _, value in points[: place + 1]))
+            for place, (score, value) in enumerate(points)
         ]
-        print(f'    "{family}": {tuple((round(score, 2), round(value, 2)) for score, value in rising)},')
+        print(
+            f'    "{family}":'
+            f" {tuple((round(score, 2), round(value, 2)) for score, value in rising)},"
+        )
+
+
+def _mean_seconds(outcomes: Sequence[Outcome]) -> float:
+    return float(sum(outcome["seconds"] for outcome in outcomes)) / max(len(outcomes), 1)
 
 
 def outcomes_of(*parts: Sequence[Outcome]) -> list[Outcome]:
@@ -107,7 +131,9 @@ def costs_more(one: Outcome) -> bool:
 
 def _counts_as_right(one: Outcome) -> bool:
     """For the calibration: "nothing wrong" is right too where nothing can be seen."""
-    return is_right(one) or (one["causes"][0][0] == NOTHING and not costs_more(one) and one["what"] == "batch")
+    return is_right(one) or (
+        one["causes"][0][0] == NOTHING and not costs_more(one) and one["what"] == "batch"
+    )
 
 
 def _is_surely_wrong(one: Outcome) -> bool:
@@ -116,15 +142,20 @@ def _is_surely_wrong(one: Outcome) -> bool:
 
 def _print_by(outcomes: Sequence[Outcome], by: str) -> None:
     rows = []
-    for name in [*dict.fromkeys(str(one[by]) for one in outcomes), "**all**"]:
-        chosen = [one for one in outcomes if name == "**all**" or str(one[by]) == name]
+    for name in [*dict.fromkeys(str(outcome[by]) for outcome in outcomes), "**all**"]:
+        chosen = [outcome for outcome in outcomes if name == "**all**" or str(outcome[by]) == name]
         seen = [one for one in chosen if stands_out(one)]
         wrong = [one for one in chosen if not is_right(one)]
         nothing = [one for one in wrong if one["causes"][0][0] == NOTHING]
         others = dict.fromkeys(one["causes"][0][0] for one in wrong if one not in nothing)
         rows.append(
             [
-                *(name, str(len(chosen)), _share(chosen, is_right), f"{_share(seen, is_right)} of {len(seen)}"),
+                *(
+                    name,
+                    str(len(chosen)),
+                    _share(chosen, is_right),
+                    f"{_share(seen, is_right)} of {len(seen)}",
+                ),
                 *(str(len(nothing)), str(sum(map(_is_surely_wrong, chosen))), ", ".join(others)),
             ]
         )

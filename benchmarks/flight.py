@@ -1,8 +1,9 @@
-"""What the flight recorder costs: python benchmarks/flight.py
+"""What the recorder costs: python benchmarks/flight.py
 
-The calling thread's CPU time a step, beside the bare loop in one run, best of many rounds: a step function that does nothing, on a batch of
-12 x 1024 tokens, one process, in rounds of 200 steps. The hooks of a loss and an optimiser, the writer thread's CPU, the agreement of ranks, the memory of the ring, the stall
-of a kept state beside one copy of it, and the scene of an event are told apart.
+The calling thread's CPU time a step, beside the bare loop in one run, best of many rounds: a step
+function that does nothing, on a batch of 12 x 1024 tokens, one process, in rounds of 200 steps. The
+hooks of a loss and an optimizer, the writer thread's CPU, the agreement of ranks, the memory of the
+ring, the stall of a kept state beside one copy of it, and the scene of an event are told apart.
 """
 
 import logging
@@ -23,13 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 
 from benchmarks.measure import markdown_table
 
-from sonde.flight.judgement import exchange
-from sonde.flight.recorder import FlightRecorder
-from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import read_verdict
+from sonde.recorder.numbers import exchange
+from sonde.recorder.options import RecorderOptions
+from sonde.recorder.recorder import Recorder
 from sonde.run import Run
 
-STEPS, ROUNDS = 200, 30
+STEPS = 200
+ROUNDS = 30
 
 
 def cpu_of(step: Callable[[], object]) -> float:
@@ -45,59 +47,70 @@ def cpu_of(step: Callable[[], object]) -> float:
 
 
 def step_cost() -> dict[str, float]:
-    """The recorder around a step function that does nothing but name its loss and move an optimiser of one parameter."""
+    """The recorder around a step function that does nothing but name its loss and move an optimizer
+    of one parameter.
+    """
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    batch, loss = torch.randint(0, 50000, (12, 1024)), torch.tensor(2.0)
+    batch = torch.randint(0, 50000, (12, 1024))
+    loss = torch.tensor(2.0)
     found = {}
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
-        settings = FlightSettings(state_every=10**9)
-        flight = FlightRecorder(run, model, optimizer, settings=settings)
+        settings = RecorderOptions(state_every=10**9)
+        recorder = Recorder(run, model, optimizer, options=settings)
 
         def nothing(_: torch.Tensor) -> torch.Tensor:
             return loss
 
         def moving(_: torch.Tensor) -> torch.Tensor:
-            flight.loss(loss)
+            recorder.loss(loss)
             optimizer.step()
             return loss
 
-        flight.step(moving, batch)
+        recorder.step(moving, batch)
         found["bare, nothing"] = cpu_of(lambda: nothing(batch))
-        found["watched, nothing"] = cpu_of(lambda: flight.step(lambda one, _: nothing(one), batch, last=True))
-        flight.close()
-        found["bare, loss and optimiser"] = cpu_of(lambda: moving(batch))
+        found["watched, nothing"] = cpu_of(
+            lambda: recorder.step(lambda one, _: nothing(one), batch, last=True)
+        )
+        recorder.close()
+        found["bare, loss and optimizer"] = cpu_of(lambda: moving(batch))
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
-        flight = FlightRecorder(run, model, optimizer, settings=settings)
-        flight.step(moving, batch)
-        found["watched, loss and optimiser"] = cpu_of(lambda: flight.step(moving, batch))
-        flight.flush()
+        recorder = Recorder(run, model, optimizer, options=settings)
+        recorder.step(moving, batch)
+        found["watched, loss and optimizer"] = cpu_of(lambda: recorder.step(moving, batch))
+        recorder.flush()
         num_steps = ROUNDS * STEPS
-        found["writer thread a step"] = flight.keeper.writer_seconds * 1e6 / num_steps
-        found["ring, MB"] = settings.ring_steps * batch.nbytes / 1e6
+        found["writer thread a step"] = recorder.keeper.worker.cpu_seconds * 1e6 / num_steps
+        found["ring, MB"] = settings.recent_steps * batch.nbytes / 1e6
     return found
 
 
 def state_stall(num_parameters: int = 10_000_000) -> dict[str, float]:
-    """How long training waits for a kept state, beside one copy of it into memory that is there already."""
+    """How long training waits for a kept state, beside one copy of it into memory that is there
+    already.
+    """
     model = nn.Linear(num_parameters // 1000, 1000, bias=False)
     optimizer = torch.optim.AdamW(model.parameters())
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
     optimizer.zero_grad()
-    tensors = [model.weight.detach(), *(one for one in optimizer.state[model.weight].values() if one.dim())]
-    copies = [torch.empty_like(one) for one in tensors]
-    copied, stalled = [], []
+    tensors = [
+        model.weight.detach(),
+        *(one for one in optimizer.state[model.weight].values() if one.dim()),
+    ]
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    copied = []
+    stalled = []
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
-        flight = FlightRecorder(run, model, optimizer, settings=FlightSettings(state_every=1))
-        flight.keeper.keep_state(0)
+        recorder = Recorder(run, model, optimizer, options=RecorderOptions(state_every=1))
+        recorder.keeper.keep_state(0)
         for number in range(1, 13):
-            flight.keeper.flush()
+            recorder.keeper.flush()
             started = time.perf_counter()
             torch._foreach_copy_(copies, tensors)
             copied.append(time.perf_counter() - started)
             started = time.perf_counter()
-            flight.keeper.keep_state(number)
+            recorder.keeper.keep_state(number)
             stalled.append(time.perf_counter() - started)
     return {"one copy, ms": min(copied) * 1000, "stall of a kept state, ms": min(stalled) * 1000}
 
@@ -110,15 +123,20 @@ def scene_seconds() -> float:
 def _one_scene() -> float:
     generator = torch.Generator().manual_seed(1)
     text = torch.tensor(
-        [ord(one) for one in "the cat sat on a mat while dogs ran after red balls in green parks " * 40]
+        [
+            ord(one)
+            for one in "the cat sat on a mat while dogs ran after red balls in green parks " * 40
+        ]
     )
     model = nn.Sequential(nn.Embedding(128, 64), nn.Linear(64, 128))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
-        flight = FlightRecorder(run, model, optimizer, decode=lambda tokens: "".join(map(chr, tokens)))
+        recorder = Recorder(run, model, optimizer, decode=lambda tokens: "".join(map(chr, tokens)))
 
         def train_step(rows: torch.Tensor) -> torch.Tensor:
-            loss = flight.loss(F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()))
+            loss = recorder.loss(
+                F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+            )
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -128,14 +146,18 @@ def _one_scene() -> float:
             starts = torch.randint(len(text) - 65, (12,), generator=generator).tolist()
             rows = torch.stack([text[start : start + 65] for start in starts])
             if step == 120:
-                time.sleep(2)  # what is loaded in the background in the first minutes of a training is there by then
+                # what is loaded in the background in the first minutes of a training is there by
+                # then
+                time.sleep(2)
                 rows[3] = torch.randint(33, 126, (65,), generator=generator)
-            flight.step(train_step, rows)
+            recorder.step(train_step, rows)
         return read_verdict(run.directory, 120).seconds
 
 
 def agreement() -> float:
-    """Microseconds of wall time that two ranks on this machine (gloo) take to bring their numbers together; the better of both."""
+    """Microseconds of wall time that two ranks on this machine (gloo) take to bring their numbers
+    together; the better of both.
+    """
     command = [
         sys.executable,
         "-m",
@@ -171,15 +193,24 @@ def main() -> None:
         return
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    cost, stall = step_cost(), state_stall()
+    cost = step_cost()
+    stall = state_stall()
     rows = [
         ("a step function that does nothing", cost["watched, nothing"] - cost["bare, nothing"]),
-        ("with its loss said and an optimiser's hooks", cost["watched, loss and optimiser"] - cost["bare, loss and optimiser"]),
+        (
+            "with its loss said and an optimizer's hooks",
+            cost["watched, loss and optimizer"] - cost["bare, loss and optimizer"],
+        ),
         ("the writer thread", cost["writer thread a step"]),
         ("two ranks agree on the numbers (wall time)", agreement()),
-    ]  # fmt: skip
-    print(markdown_table(["what a step costs", "µs"], [(name, f"{value:.1f}") for name, value in rows]))
-    copy, kept = stall["one copy, ms"], stall["stall of a kept state, ms"]
+    ]
+    print(
+        markdown_table(
+            ["what a step costs", "µs"], [(name, f"{value:.1f}") for name, value in rows]
+        )
+    )
+    copy = stall["one copy, ms"]
+    kept = stall["stall of a kept state, ms"]
     print()
     print(
         markdown_table(

@@ -1,7 +1,9 @@
-"""Beam search beside Hugging Face `generate` and CTranslate2: same weights, same inputs, same tokens out.
+"""Beam search beside Hugging Face `generate` and CTranslate2: same weights, same inputs, same
+tokens out.
 
-6+6 layers, width 256, feed-forward 1024, 4 heads, vocabulary 8,000, 32 sentences of 26 tokens, beam 5, 50 steps, one CPU thread.
-Gate: at least 1.35 times Hugging Face in float32 (fairseq's lead is 1.2). Goal: 1.6 times, and ahead of CTranslate2 float32.
+6+6 layers, width 256, feed-forward 1024, 4 heads, vocabulary 8,000, 32 sentences of 26 tokens, beam
+5, 50 steps, one CPU thread. Gate: at least 1.35 times Hugging Face in float32 (fairseq's lead is
+1.2). Goal: 1.6 times, and ahead of CTranslate2 float32.
 """
 
 import argparse
@@ -22,11 +24,21 @@ from sonde.generate.settings import SearchSettings
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 
-VOCAB, START, EOS, UNUSED = 8000, 7999, 2, 0
-NUM_SENTENCES, SOURCE_LEN, BEAM, STEPS = 32, 26, 5, 50
-GATE, GOAL = 1.35, 1.6
-# Ratios to Hugging Face measured elsewhere (same sizes, one thread), for peers that are not run here.
-FAIRSEQ_RATIO, CT2_RATIO, CT2_INT8_RATIO = 1.2, 1.8, 2.3
+VOCAB = 8000
+START = 7999
+EOS = 2
+UNUSED = 0
+NUM_SENTENCES = 32
+SOURCE_LEN = 26
+BEAM = 5
+STEPS = 50
+GATE = 1.35
+GOAL = 1.6
+# Ratios to Hugging Face measured elsewhere (same sizes, one thread), for peers that are not run
+# here.
+FAIRSEQ_RATIO = 1.2
+CT2_RATIO = 1.8
+CT2_INT8_RATIO = 2.3
 MATRIX_PRODUCTS = {"aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"}
 
 Run = Callable[[], list[list[int]]]
@@ -68,7 +80,13 @@ def copy_linear(target: nn.Linear, *sources: nn.Linear) -> None:
 def make_ours(peer: Any) -> Transformer:
     """Our Transformer with the weights of the Marian model."""
     settings = TransformerSettings(
-        vocab_size=VOCAB, ffn_dim=1024, encoder_layers=6, decoder_layers=6, norm="post", dropout=0.0, pad=UNUSED
+        vocab_size=VOCAB,
+        ffn_dim=1024,
+        encoder_layers=6,
+        decoder_layers=6,
+        norm="post",
+        dropout=0.0,
+        pad=UNUSED,
     )
     model = Transformer(settings).eval()
     with torch.no_grad():
@@ -110,7 +128,9 @@ def run_hugging_face(model: Any, sources: torch.Tensor) -> Run:
 
 def run_ours(model: Any, sources: torch.Tensor) -> Run:
     adapter = TransformerModel(model)
-    chosen = SearchSettings(beam=BEAM, start=START, pad=None, eos=EOS, min_len=STEPS, max_len=STEPS, stop="hf")
+    chosen = SearchSettings(
+        beam=BEAM, start=START, pad=None, eos=EOS, min_len=STEPS, max_len=STEPS, stop="hf"
+    )
 
     def run() -> list[list[int]]:
         found = beam_search(adapter.next_logits(sources.tolist()), len(sources), chosen)
@@ -139,7 +159,11 @@ def run_ctranslate2(model: Any, sources: torch.Tensor, directory: Path, compute_
 
     def run() -> list[list[int]]:
         found = translator.translate_batch(
-            batch, beam_size=BEAM, min_decoding_length=STEPS, max_decoding_length=STEPS, max_batch_size=0
+            batch,
+            beam_size=BEAM,
+            min_decoding_length=STEPS,
+            max_decoding_length=STEPS,
+            max_batch_size=0,
         )
         return [[int(token) for token in one.hypotheses[0]] for one in found]
 
@@ -148,12 +172,18 @@ def run_ctranslate2(model: Any, sources: torch.Tensor, directory: Path, compute_
 
 def quantized(model: Transformer) -> nn.Module:
     """Our Transformer with int8 weights: an option of torch, not of sonde."""
-    smaller: nn.Module = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    smaller: nn.Module = torch.ao.quantization.quantize_dynamic(
+        model, {nn.Linear}, dtype=torch.qint8
+    )
     return smaller
 
 
-def best_seconds(runs: dict[str, Run], rounds: int) -> tuple[dict[str, float], dict[str, list[list[int]]]]:
-    """Least CPU seconds of each, the systems taking turns so that the machine's moods hit all alike."""
+def best_seconds(
+    runs: dict[str, Run], rounds: int
+) -> tuple[dict[str, float], dict[str, list[list[int]]]]:
+    """Least CPU seconds of each, the systems taking turns so that the machine's moods hit all
+    alike.
+    """
     seconds = dict.fromkeys(runs, float("inf"))
     outputs = {}
     for _ in range(rounds):
@@ -170,7 +200,10 @@ def show_where_time_goes(name: str, run: Run) -> None:
     events = sorted(profile.key_averages(), key=lambda event: -event.self_cpu_time_total)
     total = sum(event.self_cpu_time_total for event in events)
     products = sum(event.self_cpu_time_total for event in events if event.key in MATRIX_PRODUCTS)
-    print(f"\nwhere {name} spends its time (share of operator time; matrix products {products / total:.0%}):")
+    print(
+        f"\nwhere {name} spends its time (share of operator time; matrix products"
+        f" {products / total:.0%}):"
+    )
     for event in events[:12]:
         print(f"  {event.self_cpu_time_total / total:6.1%}  {event.count:6d} x  {event.key}")
 
@@ -178,8 +211,12 @@ def show_where_time_goes(name: str, run: Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--profile", action="store_true", help="also show which operators take the time")
-    parser.add_argument("--only-ours", action="store_true", help="leave the peers out, while tuning")
+    parser.add_argument(
+        "--profile", action="store_true", help="also show which operators take the time"
+    )
+    parser.add_argument(
+        "--only-ours", action="store_true", help="leave the peers out, while tuning"
+    )
     parser.add_argument(
         "--init-std",
         type=float,
@@ -200,7 +237,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             for kind in ("float32", "int8"):
                 try:
-                    runs[f"CTranslate2 {kind}"] = run_ctranslate2(peer, sources, Path(directory), kind)
+                    runs[f"CTranslate2 {kind}"] = run_ctranslate2(
+                        peer, sources, Path(directory), kind
+                    )
                 except ImportError:
                     print("CTranslate2 is not installed: its ratio is the one measured elsewhere")
         runs["sonde int8"] = run_ours(quantized(ours), sources)
@@ -217,17 +256,26 @@ def report(seconds: dict[str, float], outputs: dict[str, list[list[int]]]) -> No
     for name, taken in sorted(seconds.items(), key=lambda item: -item[1]):
         shown = f"{reference / taken:5.2f}x" if reference else ""
         equal = sum(a == b for a, b in zip(outputs[name], outputs["sonde float32"], strict=True))
-        print(f"{name:24} {NUM_SENTENCES * STEPS / taken:9.0f} {shown:>6}   {equal}/{NUM_SENTENCES}")
+        print(
+            f"{name:24} {NUM_SENTENCES * STEPS / taken:9.0f} {shown:>6}   {equal}/{NUM_SENTENCES}"
+        )
     if reference is None:
         return
     print(f"{'fairseq (elsewhere)':24} {'':9} {FAIRSEQ_RATIO:5.2f}x")
     ratio = reference / seconds["sonde float32"]
-    ct2_ratio = reference / seconds["CTranslate2 float32"] if "CTranslate2 float32" in seconds else CT2_RATIO
+    ct2_ratio = (
+        reference / seconds["CTranslate2 float32"]
+        if "CTranslate2 float32" in seconds
+        else CT2_RATIO
+    )
     if "CTranslate2 int8" not in seconds:
         print(f"CTranslate2 (elsewhere): float32 {CT2_RATIO}x, int8 {CT2_INT8_RATIO}x")
     print(f"gate >= {GATE}x Hugging Face: {'met' if ratio >= GATE else 'MISSED'} ({ratio:.2f}x)")
     print(f"goal >= {GOAL}x Hugging Face: {'met' if ratio >= GOAL else 'missed'} ({ratio:.2f}x)")
-    print(f"goal ahead of CTranslate2 float32 ({ct2_ratio:.2f}x): {'met' if ratio > ct2_ratio else 'missed'}")
+    print(
+        f"goal ahead of CTranslate2 float32 ({ct2_ratio:.2f}x):"
+        f" {'met' if ratio > ct2_ratio else 'missed'}"
+    )
 
 
 if __name__ == "__main__":

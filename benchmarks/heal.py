@@ -1,21 +1,30 @@
-"""What is a run worth that mends itself? Six faults, five seeds, five ways to deal with them: final held-out loss and updates spent.
+"""What is a run worth that mends itself? Six faults, five seeds, five ways to deal with them: final
+held-out loss and updates spent.
 
-    python benchmarks/heal.py --folder /tmp/h            about 40 minutes of one core; trainings that are there already are used again
-    python benchmarks/heal.py --folder /tmp/h --tables   only print the tables from the outcomes there
-    python benchmarks/heal.py --folder /tmp/h --first-seed 101 --ways heal --only "learning-rate jump"      other seeds, to tune on
+    python benchmarks/heal.py --folder /tmp/h            about 40 minutes of one core; trainings
+                                                         that are there already are used again
+    python benchmarks/heal.py --folder /tmp/h --tables   only print the tables from the outcomes
+                                                         there
+    python benchmarks/heal.py --folder /tmp/h --first-seed 101 --ways heal --only "learning-rate
+        jump"      other seeds, to tune on
 
-A small language model on docstrings is trained for 500 updates; then the fault comes, and 150 more are to follow. Twenty clean runs with healing on say what a
-final loss is worth: ten of them are the measure, and none of the twenty may be acted upon.
+A small language model on docstrings is trained for 500 updates; then the fault comes, and 150 more
+are to follow. Twenty clean runs with healing on say what a final loss is worth: ten of them are the
+measure, and none of the twenty may be acted upon.
 
     nothing      train on, without clipping
     clip         clip gradients to a norm of 1
-    olmo         OLMo-core's SkipStepOptimizer: no step when loss or gradient norm is 6 standard deviations from the mean of the last 128
-    lightning    Lightning's SpikeDetection: a loss that is not finite, or 3 times the mean of the last 10, ends the run; it is started again (here by a
-                 script, 20 times at most) from its newest checkpoint, without this batch and the one before
-    heal         ours; where the rate is to blame it may be halved for 150 updates ("heal, rate untouched": it may not)
+    olmo         OLMo-core's SkipStepOptimizer: no step when loss or gradient norm is 6 standard
+                 deviations from the mean of the last 128
+    lightning    Lightning's SpikeDetection: a loss that is not finite, or 3 times the mean of the
+                 last 10, ends the run; it is started again (here by a
+                 script, 20 times at most) from its newest checkpoint, without this batch and the
+                     one before
+    heal         ours; where the rate is to blame it may be halved for 150 updates ("heal, rate
+                 untouched": it may not)
 
-The faults: every sample of a batch is garbled; all of them say the same; one weight becomes NaN in memory; many become wrong; a restart with a rate 15 to
-60 times as high; none.
+The faults: every sample of a batch is garbled; all of them say the same; one weight becomes NaN in
+memory; many become wrong; a restart with a rate 15 to 60 times as high; none.
 """
 
 import argparse
@@ -88,12 +97,21 @@ def main() -> None:
         first = options.first_seed
         clean = [("no fault", "heal", seed) for seed in range(first, first + NUM_CLEAN)]
         seeds = range(first, first + NUM_SEEDS)
-        rest = [(fault, way, seed) for way in reversed((*WAYS, UNTOUCHED)) for seed in seeds for fault in FAULTS]
+        rest = [
+            (fault, way, seed)
+            for way in reversed((*WAYS, UNTOUCHED))
+            for seed in seeds
+            for fault in FAULTS
+        ]
         rest = [one for one in rest if one[1] in ways_of(one[0])]
         cases = [one for one in dict.fromkeys([*clean[:10], *rest, *clean]) if one not in done]
-        cases = [one for one in cases if one[0] in (options.only or FAULTS) and one[1] in (options.ways or [one[1]])]
+        cases = [
+            case
+            for case in cases
+            if case[0] in (options.only or FAULTS) and case[1] in (options.ways or [case[1]])
+        ]
         with multiprocessing.get_context("fork").Pool(options.workers, maxtasksperchild=1) as pool:
-            for outcome in pool.imap_unordered(_work, [(options.folder, *one) for one in cases]):
+            for outcome in pool.imap_unordered(_work, [(options.folder, *case) for case in cases]):
                 with outcomes.open("a") as file:
                     file.write(json.dumps(outcome) + "\n")
                 print(json.dumps(outcome), file=sys.stderr, flush=True)
@@ -162,10 +180,21 @@ def _work(task: tuple[Path, str, str, int]) -> dict[str, Any]:
         "step": case.step,
         "reason": reason,
         "loss": _final_loss(place / "run"),
-        "updates": sum('"STEP"' in line for line in (place / "run/records/steps.rank0.jsonl").read_text().splitlines()),
+        "updates": sum(
+            '"STEP"' in line
+            for line in (place / "run/records/steps.rank0.jsonl").read_text().splitlines()
+        ),
         "acts": [
-            [one.kind, one.cause, one.confidence, one.why, one.call.first_step, one.call.step, one.checkpoint]
-            for one in read_history(place / "run").acts
+            [
+                act.kind,
+                act.cause,
+                act.confidence,
+                act.why,
+                act.call.first_step,
+                act.call.step,
+                act.checkpoint,
+            ]
+            for act in read_history(place / "run").acts
         ],
         "seconds": time.monotonic() - started,
     }
@@ -178,7 +207,11 @@ def _base(folder: Path, seed: int) -> Path:
     run = folder / f"base-{seed}"
     if not (run / "done").exists():
         shutil.rmtree(run, ignore_errors=True)
-        train_healing(_settings(folder / "data", seed, max_updates=FIRST), run, Heal(max_times=3, diagnose=_diagnosed))
+        train_healing(
+            _settings(folder / "data", seed, max_updates=FIRST),
+            run,
+            Heal(max_times=3, diagnose=_diagnosed),
+        )
         (run / "done").touch()
     return run
 
@@ -186,7 +219,11 @@ def _base(folder: Path, seed: int) -> Path:
 def _final_loss(run: Path) -> float:
     checkpoints = CheckpointFolder(RunLayout(run).checkpoints)
     steps = checkpoints.steps()
-    return float(checkpoints.document(steps[-1])["metrics"].get("loss", math.nan)) if steps[-1:] == [LAST] else math.nan
+    return (
+        float(checkpoints.document(steps[-1])["metrics"].get("loss", math.nan))
+        if steps[-1:] == [LAST]
+        else math.nan
+    )
 
 
 def _diagnosed(run: Path, step: int) -> Verdict:
@@ -264,7 +301,9 @@ def _with(case: Case, data: PlantedData) -> Planted:
     """The run knows the planted data as its own."""
     data.write()
     settings = replace(case.settings, data=str(case.run.parent / "data"))
-    known = replace(read_manifest(case.run), data=fingerprints(data.directory), settings=settings.as_saved())
+    known = replace(
+        read_manifest(case.run), data=fingerprints(data.directory), settings=settings.as_saved()
+    )
     write_manifest(case.run, known)
     return settings, []
 
@@ -292,7 +331,7 @@ class InMemory(Callback):
             self._state = "now"
 
     def _strike(self, model: nn.Module) -> None:
-        matrices = [one for one in model.parameters() if one.ndim == 2]
+        matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
         with torch.no_grad():
             self._spoil(self._case.generator.choice(matrices).data)
 
@@ -305,25 +344,30 @@ def _deal(way: str, run: Path, settings: RecipeSettings, callbacks: list[Callbac
     if way == "lightning":
         return _ending_at_spikes(run, settings, callbacks)
     if way.startswith("heal"):
-        heal = Heal(max_times=8, halve_rate=None if way == UNTOUCHED else LAST - FIRST, diagnose=_diagnosed)
+        heal = Heal(
+            max_times=8, halve_rate=None if way == UNTOUCHED else LAST - FIRST, diagnose=_diagnosed
+        )
         return train_healing(settings, run, heal, callbacks=callbacks)
     return train_run(settings, run, callbacks=callbacks)
 
 
 def _with_optimizer(run: Path, settings: RecipeSettings, callbacks: list[Callback]) -> str:
     pieces = build(settings)
-    with Run(run, settings=settings.as_saved()) as opened:
+    with Run(run, config=settings.as_saved()) as opened:
         trainer = pieces.trainer(opened)
         return trainer.train(stop=pieces.settings, callbacks=[*callbacks, SkippingSteps(pieces)])
 
 
 class SkippingSteps(Callback):
-    """OLMo-core's rule, in our words: the optimiser stands still at outliers of loss and gradient norm."""
+    """OLMo-core's rule, in our words: the optimizer stands still at outliers of loss and gradient
+    norm.
+    """
 
     def __init__(self, pieces: Pieces) -> None:
         self._losses: deque[float] = deque(maxlen=129)
         self._norms: deque[float] = deque(maxlen=129)
-        task, step = pieces.task, pieces.optimizer.step
+        task = pieces.task
+        step = pieces.optimizer.step
         whole = task.compute
 
         def compute(batch: Any) -> StepOutput:
@@ -333,9 +377,14 @@ class SkippingSteps(Callback):
             return output
 
         def take(*arguments: Any) -> Any:
-            return step(*arguments) if self._is_usual(self._losses) and self._is_usual(self._norms) else None
+            return (
+                step(*arguments)
+                if self._is_usual(self._losses) and self._is_usual(self._norms)
+                else None
+            )
 
-        task.compute, pieces.optimizer.step = compute, take  # type: ignore[method-assign, assignment]
+        task.compute = compute  # type: ignore[method-assign]
+        pieces.optimizer.step = take  # type: ignore[method-assign, assignment]
 
     @override
     def on_backward_end(self, context: Context) -> None:
@@ -365,7 +414,9 @@ def _ending_at_spikes(run: Path, settings: RecipeSettings, callbacks: list[Callb
 
 
 class EndingAtSpikes(Callback):
-    """Lightning's rule, in our words: a loss that is worse than the last one and three times the mean of ten, or not finite, ends the run."""
+    """Lightning's rule, in our words: a loss that is worse than the last one and three times the
+    mean of ten, or not finite, ends the run.
+    """
 
     def __init__(self) -> None:
         self.step: int | None = None

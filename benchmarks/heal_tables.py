@@ -9,7 +9,14 @@ from benchmarks.measure import markdown_table
 
 LAST: Final = 650
 NUM_SEEDS: Final = 5
-FAULTS: Final = ("garbled", "duplicated", "non-finite", "corrupted weight", "learning-rate jump", "no fault")
+FAULTS: Final = (
+    "garbled",
+    "duplicated",
+    "non-finite",
+    "corrupted weight",
+    "learning-rate jump",
+    "no fault",
+)
 WAYS: Final = ("nothing", "clip", "olmo", "lightning", "heal")
 UNTOUCHED: Final = "heal, rate untouched"
 
@@ -21,27 +28,55 @@ def ways_of(fault: str) -> Sequence[str]:
 
 def print_tables(outcomes: list[dict[str, Any]]) -> None:
     """Final losses and updates, by fault and way."""
-    clean = {one["seed"]: one for one in outcomes if (one["fault"], one["way"]) == ("no fault", "heal")}
+    clean = {
+        outcome["seed"]: outcome
+        for outcome in outcomes
+        if (outcome["fault"], outcome["way"]) == ("no fault", "heal")
+    }
     if not clean:
         return
     measure = [clean[seed]["loss"] for seed in sorted(clean)[:10]]
     worst = max(measure)
-    print(f"\n{len(measure)} clean seeds: {min(measure):.4f} to {worst:.4f}; {len(clean)} clean runs, ", end="")
+    print(
+        f"\n{len(measure)} clean seeds: {min(measure):.4f} to {worst:.4f}; {len(clean)} clean"
+        " runs, ",
+        end="",
+    )
     print(f"{sum(bool(one['acts']) for one in clean.values())} of them acted upon\n")
     rows = []
     seeds = sorted(clean)[:NUM_SEEDS]
     for fault in FAULTS:
         for way in ways_of(fault):
-            found = [one for one in outcomes if (one["fault"], one["way"]) == (fault, way) and one["seed"] in seeds]
+            found = [
+                outcome
+                for outcome in outcomes
+                if (outcome["fault"], outcome["way"]) == (fault, way) and outcome["seed"] in seeds
+            ]
             if found:
                 rows.append(_row(fault, way, found, worst))
-    columns = ("fault", "way", "final loss, median", "worst", "no worse than clean", "updates, median", "most", "acts")
+    columns = (
+        "fault",
+        "way",
+        "final loss, median",
+        "worst",
+        "no worse than clean",
+        "updates, median",
+        "most",
+        "acts",
+    )
     print(markdown_table(columns, rows))
-    ours = [one for one in outcomes if one["way"] == "heal" and one["fault"] != "no fault"]
+    ours = [
+        outcome
+        for outcome in outcomes
+        if outcome["way"] == "heal" and outcome["fault"] != "no fault"
+    ]
     if ours:
         good = sum(one["loss"] <= worst for one in ours)
         most = max(one["updates"] for one in ours) / LAST - 1
-        print(f"\nours: {good} of {len(ours)} no worse than the worst clean seed; at most {most:.1%} more updates")
+        print(
+            f"\nours: {good} of {len(ours)} no worse than the worst clean seed; at most {most:.1%}"
+            " more updates"
+        )
 
 
 def _row(fault: str, way: str, found: list[dict[str, Any]], worst: float) -> list[str]:
@@ -50,5 +85,16 @@ def _row(fault: str, way: str, found: list[dict[str, Any]], worst: float) -> lis
     acts = [act[0] for one in found for act in one["acts"]]
     counted = ", ".join(f"{acts.count(kind)} × {kind}" for kind in dict.fromkeys(acts))
     good = f"{sum(loss <= worst for loss in losses)} of {len(losses)}"
-    told = [f"{value:.3f}" if math.isfinite(value) else "none" for value in (statistics.median(losses), max(losses))]
-    return [fault, way, *told, good, str(int(statistics.median(updates))), str(max(updates)), counted]
+    sentences = [
+        f"{value:.3f}" if math.isfinite(value) else "none"
+        for value in (statistics.median(losses), max(losses))
+    ]
+    return [
+        fault,
+        way,
+        *sentences,
+        good,
+        str(int(statistics.median(updates))),
+        str(max(updates)),
+        counted,
+    ]

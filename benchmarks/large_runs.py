@@ -21,7 +21,10 @@ from sonde.records.manifest import FINISHED, Manifest, write_manifest
 from sonde.records.seal import seal
 
 _START: Final = 1_763_000_000.0
-_HEAD: Final = '{"timestamp":%.6f,"elapsedtime":%.6f,"datetime":"2026-11-15 19:46:47.434305+00:00","type":"LOG","step":%d,"rank":0,"data":'
+_HEAD: Final = (
+    '{"timestamp":%.6f,"elapsedtime":%.6f,"datetime":"2026-11-15'
+    ' 19:46:47.434305+00:00","type":"LOG","step":%d,"rank":0,"data":'
+)
 
 
 def main() -> None:
@@ -37,7 +40,9 @@ def main() -> None:
 
 def _measure(verb: str, root: Path) -> tuple[str, str]:
     """The CPU seconds and the peak megabytes of a verb in a process of its own."""
-    code = f"import sys; sys.argv[1:] = {[verb, str(root)]!r}; from sonde.cli.main import main; main()"
+    code = (
+        f"import sys; sys.argv[1:] = {[verb, str(root)]!r}; from sonde.cli.main import main; main()"
+    )
     with open(os.devnull, "w") as nowhere:
         child = subprocess.Popen([sys.executable, "-c", code], stdout=nowhere)
         _, _, used = os.wait4(child.pid, 0)
@@ -58,7 +63,9 @@ def _many_records(num_records: int, num_metrics: int) -> Callable[[Path], None]:
         names = [f"metric_{number}" for number in range(num_metrics)]
         with _log_file(root).open("wb") as file:
             for step in range(num_records):
-                data = json.dumps({name: 1 / (step + 7.5 + place) for place, name in enumerate(names)})
+                data = json.dumps(
+                    {name: 1 / (step + 7.5 + place) for place, name in enumerate(names)}
+                )
                 file.write(seal(f"{_HEAD % (_START + step, step, step)}{data}}}\n".encode()))
 
     return make
@@ -68,7 +75,9 @@ def _many_names(num_names: int) -> Callable[[Path], None]:
     def make(root: Path) -> None:
         with _log_file(root).open("wb") as file:
             for step in range(num_names):
-                file.write(seal(f'{_HEAD % (_START + step, step, step)}{{"name_{step}":0.5}}}}\n'.encode()))
+                file.write(
+                    seal(f'{_HEAD % (_START + step, step, step)}{{"name_{step}":0.5}}}}\n'.encode())
+                )
 
     return make
 
@@ -86,11 +95,17 @@ def _many_runs(root: Path) -> None:
         run = root / f"run-{number}"
         with _log_file(run).open("wb") as file:
             for step in range(20):
-                file.write(seal(f'{_HEAD % (_START + step, step, step)}{{"loss":0.5}}}}\n'.encode()))
+                file.write(
+                    seal(f'{_HEAD % (_START + step, step, step)}{{"loss":0.5}}}}\n'.encode())
+                )
 
 
 _CASES: Final[dict[str, tuple[Callable[[Path], None], str, str]]] = {
-    "`sonde log`, 5 million records of one number": (_many_records(5_000_000, 1), "log", "10 s, 1000 MB"),
+    "`sonde log`, 5 million records of one number": (
+        _many_records(5_000_000, 1),
+        "log",
+        "10 s, 1000 MB",
+    ),
     "`sonde log`, 1 million records of ten numbers": (_many_records(1_000_000, 10), "log", ""),
     "`sonde log`, 25,000 names": (_many_names(25_000), "log", ""),
     "`sonde log`, 100,000 names": (_many_names(100_000), "log", "20 s"),

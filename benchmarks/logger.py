@@ -1,14 +1,17 @@
 """The logger beside its peers: ten floats a call.
 
-    python benchmarks/logger.py               about three minutes; peers that are not installed are left out
+    python benchmarks/logger.py               about three minutes; peers that are not installed are
+                                              left out
 
-Three tables. *In turns*: sonde, bare orjson + os.write of the same line, and DLLogger's method take turns in one process; CPU
-time of the fastest turn. *Each alone*: every logger in a process of its own, in a tight loop, then with a matrix product between
-calls (the median of what a call itself took, which is what training waits for), then killed with SIGKILL right after its last
-call and read back. *Reading*: one metric of a million records.
+Three tables. *In turns*: sonde, bare orjson + os.write of the same line, and DLLogger's method take
+turns in one process; CPU time of the fastest turn. *Each alone*: every logger in a process of its
+own, in a tight loop, then with a matrix product between calls (the median of what a call itself
+took, which is what training waits for), then killed with SIGKILL right after its last call and read
+back. *Reading*: one metric of a million records.
 
-DLLogger is not on PyPI: its method (one `json.dumps` of a dict with three spellings of the time, one buffered write of the line
-with its prefix) is stated again in `_DLLogger`, without and with a flush per call.
+DLLogger is not on PyPI: its method (one `json.dumps` of a dict with three spellings of the time,
+one buffered write of the line with its prefix) is stated again in `_DLLogger`, without and with a
+flush per call.
 """
 
 import datetime
@@ -55,7 +58,9 @@ _CALLS_PER_TURN: Final = 20_000
 
 
 class _DLLogger:
-    """NVIDIA's DLLogger 1.1, its Logger and JSONStreamBackend, as its source describes them, in our words."""
+    """NVIDIA's DLLogger 1.1, its Logger and JSONStreamBackend, as its source describes them, in our
+    words.
+    """
 
     def __init__(self, path: Path, *, flush: bool) -> None:
         self._file = path.open("w")
@@ -69,8 +74,15 @@ class _DLLogger:
             if backend_verbosity >= verbosity:
                 self._write(now, elapsed, step, data)
 
-    def _write(self, now: datetime.datetime, elapsed: float, step: int, data: dict[str, float]) -> None:
-        line = {"timestamp": str(now.timestamp()), "datetime": str(now), "elapsedtime": str(elapsed), "type": "LOG"}
+    def _write(
+        self, now: datetime.datetime, elapsed: float, step: int, data: dict[str, float]
+    ) -> None:
+        line = {
+            "timestamp": str(now.timestamp()),
+            "datetime": str(now),
+            "elapsedtime": str(elapsed),
+            "type": "LOG",
+        }
         self._file.write("DLLL {}\n".format(json.dumps({**line, "step": step, "data": data})))
         if self._flush:
             self._file.flush()
@@ -93,13 +105,21 @@ def _open_unsealed(folder: Path) -> Opened:
 
 def _open_sonde_and_screen(folder: Path) -> Opened:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the rest of this child process
-    logger = Logger([StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, folder / "log.jsonl")])
+    logger = Logger(
+        [
+            StdOutBackend(Verbosity.DEFAULT),
+            JSONStreamBackend(Verbosity.VERBOSE, folder / "log.jsonl"),
+        ]
+    )
     return logger.log, logger.close
 
 
 def _open_bare(folder: Path) -> Opened:
     descriptor = os.open(folder / "log.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    write, dumps, now, newline = os.write, orjson.dumps, time.time, orjson.OPT_APPEND_NEWLINE
+    write = os.write
+    dumps = orjson.dumps
+    now = time.time
+    newline = orjson.OPT_APPEND_NEWLINE
     text = "2026-11-15 19:46:47.434305+00:00"
 
     def log(step: int, data: dict[str, float]) -> None:
@@ -133,7 +153,10 @@ def _open_stdlib(folder: Path) -> Opened:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    return lambda step, data: logger.info("%s", json.dumps({"step": step, "data": data})), handler.close
+    return (
+        lambda step, data: logger.info("%s", json.dumps({"step": step, "data": data})),
+        handler.close,
+    )
 
 
 def _open_tensorboard(folder: Path) -> Opened:
@@ -212,7 +235,8 @@ def _count_wandb(folder: Path) -> float:
 
 def _leveldb_records(content: bytes) -> Iterator[bytes]:
     """A .wandb file: a 7-byte head, then blocks of 32 KiB in the format of LevelDB's log."""
-    position, parts = 7, b""
+    position = 7
+    parts = b""
     while position + 7 <= len(content):
         left = 32768 - position % 32768
         if left < 7:
@@ -227,7 +251,10 @@ def _leveldb_records(content: bytes) -> Iterator[bytes]:
 
 
 def _count_mlflow(folder: Path) -> float:
-    return max((len(path.read_bytes().splitlines()) for path in folder.glob("*/*/metrics/metric_9")), default=0)
+    return max(
+        (len(path.read_bytes().splitlines()) for path in folder.glob("*/*/metrics/metric_9")),
+        default=0,
+    )
 
 
 def _count_trackio(folder: Path) -> float:
@@ -238,7 +265,8 @@ def _count_trackio(folder: Path) -> float:
     return num
 
 
-# Name: how to open, how to count what a kill left, calls in the tight loop, the package that must be there.
+# Name: how to open, how to count what a kill left, calls in the tight loop, the package that must
+# be there.
 _LOGGERS: Final[dict[str, tuple[Callable[[Path], Opened], Callable[[Path], float], int, str]]] = {
     "sonde JSON stream": (_open_sonde, _count_lines, 100_000, "sonde"),
     "sonde JSON stream without checksums": (_open_unsealed, _count_lines, 100_000, "sonde"),
@@ -288,13 +316,19 @@ def _print_turns(folder: Path) -> None:
     print("### In turns: CPU µs per call of ten floats\n")
     rows = [[name, f"{one:.2f}"] for name, one in micro.items()]
     print(markdown_table(["logger", "CPU µs"], rows))
-    print(f"\nBare: {ours / bare:.2f}x of it (goal: at most 1.5x). {ours:.2f} µs (goal: at most 4).")
-    print(f"With checksums: {ours / unsealed:.2f}x of the same without (gate: at most 1.12x, goal: 1.08x).")
+    print(
+        f"\nBare: {ours / bare:.2f}x of it (goal: at most 1.5x). {ours:.2f} µs (goal: at most 4)."
+    )
+    print(
+        f"With checksums: {ours / unsealed:.2f}x of the same without (gate: at most 1.12x, goal:"
+        " 1.08x)."
+    )
     print(f"DLLogger with a flush: {dllogger / ours:.1f}x faster than it (gate: at least 4x).\n")
 
 
 def _print_alone(folder: Path) -> None:
-    rows, medians = [], {}
+    rows = []
+    medians = {}
     for name, (_, count, _, package) in _LOGGERS.items():
         if importlib.util.find_spec(package) is None:
             continue
@@ -303,7 +337,10 @@ def _print_alone(folder: Path) -> None:
             place = folder / f"{name} {mode}".replace(",", "").replace("'", "")
             place.mkdir()
             done = subprocess.run(
-                [sys.executable, __file__, name, mode, str(place)], capture_output=True, text=True, check=False
+                [sys.executable, __file__, name, mode, str(place)],
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if mode == "time":
                 if done.returncode:
@@ -316,9 +353,17 @@ def _print_alone(folder: Path) -> None:
         if "lost" not in found:
             continue
         medians[name] = found["median"]
-        rows.append([name, *(found[key] for key in ("median", "between", "cpu", "total", "bytes", "lost"))])
+        rows.append(
+            [name, *(found[key] for key in ("median", "between", "cpu", "total", "bytes", "lost"))]
+        )
     print("### Each alone: µs per call of ten floats\n")
-    columns = ["logger", "call, median", "call with work between, median", "CPU of caller", "CPU of process with close"]
+    columns = [
+        "logger",
+        "call, median",
+        "call with work between, median",
+        "CPU of caller",
+        "CPU of process with close",
+    ]
     print(markdown_table([*columns, "bytes", "lost on SIGKILL"], rows))
     ours = medians["sonde JSON stream"]
     ratios = [f"{name} {one / ours:.0f}x" for name, one in medians.items() if name in _GATED]
@@ -386,7 +431,10 @@ def _print_reading(folder: Path) -> None:
         index.refresh()
     indexed = best_cpu_seconds({"indexed": read_one}, num_turns=5)["indexed"]
     print("### Reading one metric of a million records\n")
-    rows = [["from the file", f"{cold:.2f} s", "1.5 s"], ["once indexed", f"{indexed * 1000:.0f} ms", "50 ms"]]
+    rows = [
+        ["from the file", f"{cold:.2f} s", "1.5 s"],
+        ["once indexed", f"{indexed * 1000:.0f} ms", "50 ms"],
+    ]
     print(markdown_table(["", "CPU", "gate"], rows))
 
 

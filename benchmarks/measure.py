@@ -1,4 +1,6 @@
-"""What every benchmark needs: CPU time of the best of several turns, work in a process of its own, a Markdown table."""
+"""What every benchmark needs: CPU time of the best of several turns, work in a process of its own,
+a Markdown table.
+"""
 
 import multiprocessing
 import time
@@ -8,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 
-def best_cpu_seconds(contenders: Mapping[str, Callable[[], object]], *, num_turns: int) -> dict[str, float]:
-    """CPU seconds of each contender's fastest turn. They take turns, so that a noisy minute hits all of them."""
+def best_cpu_seconds(
+    contenders: Mapping[str, Callable[[], object]], *, num_turns: int
+) -> dict[str, float]:
+    """CPU seconds of each contender's fastest turn. They take turns, so that a noisy minute hits
+    all of them.
+    """
     best = dict.fromkeys(contenders, float("inf"))
     for _ in range(num_turns):
         for name, work in contenders.items():
@@ -32,9 +38,11 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
 
 
 def _measured(work: Callable[..., object], arguments: tuple[Any, ...]) -> "Cost":
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     result = work(*arguments)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     return Cost(result=result, wall_seconds=wall, cpu_seconds=cpu, peak_megabytes=_peak_megabytes())
 
 

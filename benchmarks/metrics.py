@@ -1,9 +1,10 @@
-"""Logging a scalar into three nested levels: ours, torchmetrics' `MeanMetric` and a dict of sums written by hand.
+"""Logging a scalar into three nested levels: ours, torchmetrics' `MeanMetric` and a dict of sums
+written by hand.
 
     python benchmarks/metrics.py              about 20 seconds
 
-CPU time per logged value, best of several turns that the contenders take one after the other, reading all three levels at the end
-included. Values differ from call to call, as losses do.
+CPU time per logged value, best of several turns that the contenders take one after the other,
+reading all three levels at the end included. Values differ from call to call, as losses do.
 """
 
 import random
@@ -49,7 +50,11 @@ def _print_comparison(floats: list[float]) -> None:
     seconds = {name: value / len(floats) for name, value in best.items()}
     seconds |= {name: value / len(few) for name, value in peer.items()}
     ours = seconds["sonde"]
-    goals = {"sonde": "", "dict of sums": "sonde at most 3x slower", "torchmetrics MeanMetric": "sonde 5x faster"}
+    goals = {
+        "sonde": "",
+        "dict of sums": "sonde at most 3x slower",
+        "torchmetrics MeanMetric": "sonde 5x faster",
+    }
     rows = [
         [
             name,
@@ -60,7 +65,12 @@ def _print_comparison(floats: list[float]) -> None:
         ]
         for name, value in seconds.items()
     ]
-    print(markdown_table(["a float into 3 levels", "CPU µs per value", "times sonde", "goal", "met"], rows), "\n")
+    print(
+        markdown_table(
+            ["a float into 3 levels", "CPU µs per value", "times sonde", "goal", "met"], rows
+        ),
+        "\n",
+    )
 
 
 def _verdict(name: str, ratio: float) -> str:
@@ -73,8 +83,14 @@ def _print_tensors(tensors: list[torch.Tensor]) -> None:
         "torchmetrics MeanMetric": partial(_torchmetrics, tensors),
     }
     best = best_cpu_seconds(contenders, num_turns=3)
-    rows = [[name, f"{value / len(tensors) * 1e6:.2f}", f"{value / best['sonde']:.1f}"] for name, value in best.items()]
-    print(markdown_table(["a CPU tensor into 3 levels", "CPU µs per value", "times sonde"], rows), "\n")
+    rows = [
+        [name, f"{value / len(tensors) * 1e6:.2f}", f"{value / best['sonde']:.1f}"]
+        for name, value in best.items()
+    ]
+    print(
+        markdown_table(["a CPU tensor into 3 levels", "CPU µs per value", "times sonde"], rows),
+        "\n",
+    )
 
 
 def _print_levels(floats: list[float]) -> None:

@@ -1,4 +1,6 @@
-"""Many bad batches in one run: a training goes on over them, and each is a case of its own. Steps without a fault lie between them."""
+"""Many bad batches in one run: a training goes on over them, and each is a case of its own. Steps
+without a fault lie between them.
+"""
 
 import math
 import random
@@ -36,8 +38,12 @@ class BadBatch:
     accepted: frozenset[str]
 
 
-def plant_batches(base: BaseRun, folder: Path, wanted: Sequence[tuple[str, str]], seed: int) -> list[BadBatch]:
-    """Plant a kind and a share in one batch after another of a copy of a run, and train on over them; the copy is `folder/run`."""
+def plant_batches(
+    base: BaseRun, folder: Path, wanted: Sequence[tuple[str, str]], seed: int
+) -> list[BadBatch]:
+    """Plant a kind and a share in one batch after another of a copy of a run, and train on over
+    them; the copy is `folder/run`.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base.data, folder / "data")
     shutil.copytree(base.directory, folder / "run")
@@ -46,11 +52,20 @@ def plant_batches(base: BaseRun, folder: Path, wanted: Sequence[tuple[str, str]]
     data = PlantedData(settings, folder / "data", own_language=OWN_LANGUAGES.get(base.task, ""))
     generator = random.Random(f"{base.task}-{seed}")
     found = [
-        _plant(data, kind, share, base.last + _APART * (number + 1) + generator.randrange(4), generator)
+        _plant(
+            data, kind, share, base.last + _APART * (number + 1) + generator.randrange(4), generator
+        )
         for number, (kind, share) in enumerate(wanted)
     ]
     data.write()
-    site = Site(base=base, run=folder / "run", data=folder / "data", settings=settings, seed=seed, step=base.last)
+    site = Site(
+        base=base,
+        run=folder / "run",
+        data=folder / "data",
+        settings=settings,
+        seed=seed,
+        step=base.last,
+    )
     go_on(site, data=fingerprints(data.directory))
     return found
 
@@ -61,9 +76,13 @@ def kinds_for(base: BaseRun) -> list[str]:
     return [*ALL, "duplicated", *pairs]
 
 
-def _plant(data: PlantedData, kind: str, share: str, step: int, generator: random.Random) -> BadBatch:
+def _plant(
+    data: PlantedData, kind: str, share: str, step: int, generator: random.Random
+) -> BadBatch:
     samples = data.batch(step)
-    num = {"1": 1, "4": 4, "quarter": len(samples) // 4, "three quarters": 3 * len(samples) // 4}[share]
+    num = {"1": 1, "4": 4, "quarter": len(samples) // 4, "three quarters": 3 * len(samples) // 4}[
+        share
+    ]
     if kind in ("duplicated", "mismatched"):
         num = max(num, 4)
     rows = generator.sample(samples, min(max(num, 1), len(samples)))
@@ -71,7 +90,9 @@ def _plant(data: PlantedData, kind: str, share: str, step: int, generator: rando
     if kind == "duplicated":
         data.copy_row(rows[0], rows[1:])
     elif kind == "mismatched":
-        rows = data.turn_targets(rows if len(rows) > 8 else samples[: max(4, math.ceil(len(samples) / 4))])
+        rows = data.turn_targets(
+            rows if len(rows) > 8 else samples[: max(4, math.ceil(len(samples) / 4))]
+        )
     elif kind == "truncated":
         rows = [row for row in rows if data.truncate(row)]
     elif kind in ("copied", "swapped"):
@@ -85,11 +106,15 @@ def _plant(data: PlantedData, kind: str, share: str, step: int, generator: rando
 
 
 def _put(data: PlantedData, row: int, kind: str, generator: random.Random) -> bool:
-    """Give a row a text of a kind; False when it would hardly differ: there are no capitals in Japanese, and no Latin letters to shift in Russian."""
+    """Give a row a text of a kind; False when it would hardly differ: there are no capitals in
+    Japanese, and no Latin letters to shift in Russian.
+    """
     text = data.text(row)
     text = text if len(text) > 8 else f"{text} and so on and on"
     made = (foreign(kind, data.own_language) or ALL[kind].make)(text, generator)
-    if sum(one != other for one, other in zip(text, made, strict=False)) < _CHANGED * min(len(text), len(made)):
+    if sum(one != other for one, other in zip(text, made, strict=False)) < _CHANGED * min(
+        len(text), len(made)
+    ):
         return False
     data.put_text(row, made)
     return True

@@ -1,9 +1,11 @@
-"""Corpora for the diagnosis benchmark, from what is on the machine: prose, captions, verse, code, lists, names, messages, in a dozen languages.
+"""Corpora for the diagnosis benchmark, from what is on the machine: prose, captions, verse, code,
+lists, names, messages, in a dozen languages.
 
-Those of the report half are looked at by nobody while rules are made; once reported, they go to the tuning half and others take their place.
+Those of the report half are looked at by nobody while rules are made; once reported, they go to the
+tuning half and others take their place.
 
-What is not there (Multi30k and Tiny Shakespeare lie outside of the project, manual pages and message catalogues belong to the system) is left out, and
-the benchmark says so.
+What is not there (Multi30k and Tiny Shakespeare lie outside of the project, manual pages and
+message catalogues belong to the system) is left out, and the benchmark says so.
 """
 
 import contextlib
@@ -61,7 +63,9 @@ def functions() -> Texts:
     """Functions of Python's library, a line each: code is what is usual here."""
     found: dict[str, None] = {}
     for path in sorted(Path(random.__file__).parent.glob("*.py")):
-        for piece in re.split(r"\n(?=\s*(?:def|class) )", path.read_text(encoding="utf-8", errors="ignore")):
+        for piece in re.split(
+            r"\n(?=\s*(?:def|class) )", path.read_text(encoding="utf-8", errors="ignore")
+        ):
             plain = " ".join(re.sub(r'"""(?:.|\n)*?"""', "", piece).split())
             if 60 < len(plain) < 2_000:
                 found[plain] = None
@@ -121,7 +125,9 @@ def comments() -> Texts:
     found: dict[str, None] = {}
     for path in sorted(_HEADERS.rglob("*.h")):
         with contextlib.suppress(OSError):
-            for piece in re.findall(r"/\*(.*?)\*/", path.read_text(encoding="utf-8", errors="ignore"), re.DOTALL):
+            for piece in re.findall(
+                r"/\*(.*?)\*/", path.read_text(encoding="utf-8", errors="ignore"), re.DOTALL
+            ):
                 plain = " ".join(re.sub(r"\n\s*\*", "\n", piece).strip("*! \n").split())
                 if 40 < len(plain) < 2_000:
                     found[plain] = None
@@ -133,7 +139,9 @@ def comments() -> Texts:
 
 
 def names() -> Texts:
-    """Names of languages, countries, provinces and currencies, English to German: short, and often the same in both."""
+    """Names of languages, countries, provinces and currencies, English to German: short, and often
+    the same in both.
+    """
     return catalogues("de", of_names=True)
 
 
@@ -145,7 +153,8 @@ def catalogues(language: str = "fr", *, of_names: bool = False) -> Texts:
             continue  # the last two are names of instructions
         try:
             with path.open("rb") as file:
-                catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]  # the only way to list one
+                # the only way to list one
+                catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
         except (OSError, UnicodeDecodeError, ValueError):
             continue
         for one, other in catalogue.items():
@@ -201,7 +210,9 @@ CORPORA: Final[dict[str, Callable[[], Texts]]] = {
     "Korean messages": lambda: Texts(catalogues("ko").target),
     "functions of libraries": lambda: manuals("man3/*.gz", 3),
     "French manuals": lambda: manuals("fr/man[158]/*.gz", 1),
-    "help of a build tool": lambda: _from_documents("cmake-*/Help/*/*.rst", r"\n\s*\n", Path("/usr/share")),
+    "help of a build tool": lambda: _from_documents(
+        "cmake-*/Help/*/*.rst", r"\n\s*\n", Path("/usr/share")
+    ),
 }
 """By name."""
 

@@ -1,6 +1,8 @@
-"""Rewriting single samples of a prepared directory in place: the same lengths, other tokens; the sidecars say nothing of it.
+"""Rewriting single samples of a prepared directory in place: the same lengths, other tokens; the
+sidecars say nothing of it.
 
-A document is rewritten to its last token, so that every sample keeps its place and its size, and a training's position stays good.
+A document is rewritten to its last token, so that every sample keeps its place and its size, and a
+training's position stays good.
 """
 
 import random
@@ -68,7 +70,9 @@ class PlantedData:
         self.put_tokens(sample, [int(token) for token in tokens])
 
     def put_tokens(self, sample: int, tokens: Sequence[int]) -> None:
-        """Give a sample other tokens, cut or repeated to its length; where a document ended, it still does."""
+        """Give a sample other tokens, cut or repeated to its length; where a document ended, it
+        still does.
+        """
         file, start, length = self._place(sample)
         flat = self._writable(file)
         eos = self.tokenizer.specials.eos
@@ -92,48 +96,63 @@ class PlantedData:
                     flat[first + size - 1] = eos
 
     def turn_targets(self, samples: Sequence[int]) -> list[int]:
-        """Give samples the targets of others of the same length; returns those that got another's."""
+        """Give samples the targets of others of the same length; returns those that got
+        another's.
+        """
         groups: dict[int, list[int]] = {}
         for sample in samples:
             groups.setdefault(len(self.dataset[sample].target), []).append(sample)
         turned = []
         for group in groups.values():
             if len(group) > 1:
-                targets = [[int(token) for token in self.dataset[sample].target] for sample in group]
+                targets = [
+                    [int(token) for token in self.dataset[sample].target] for sample in group
+                ]
                 for sample, tokens in zip(group, [*targets[1:], targets[0]], strict=True):
                     self.put_tokens(sample, tokens)
                 turned += group
         return turned
 
     def cross(self, sample: int, *, both: bool) -> bool:
-        """Give a target the tokens of its source, cut or repeated to its length; with `both`, the source those of the target too.
+        """Give a target the tokens of its source, cut or repeated to its length; with `both`, the
+        source those of the target too.
 
         False where the two are the same anyway, as names are.
         """
         found = self.dataset[sample]
         assert found.source is not None
-        source, target = ([int(token) for token in side[:-1]] for side in (found.source, found.target))
+        source, target = (
+            [int(token) for token in side[:-1]] for side in (found.source, found.target)
+        )
         if len({*source} & {*target}) > _SAME * len({*target}):
             return False
         self.put_tokens(sample, source)
         if both:
             file = self._files()[0]
             start, length = self._span(file, sample)
-            self._writable(file)[start : start + length - 1] = np.resize(np.array(target), length - 1)
+            self._writable(file)[start : start + length - 1] = np.resize(
+                np.array(target), length - 1
+            )
         return True
 
     def truncate(self, sample: int) -> bool:
-        """Give a sample a source as long as its own and the beginning of a target that is far longer; False when the corpus has none."""
+        """Give a sample a source as long as its own and the beginning of a target that is far
+        longer; False when the corpus has none.
+        """
         files = self._files()
         sizes = [np.asarray(file.sizes) for file in files]
-        longer = np.flatnonzero((sizes[0] == sizes[0][sample]) & (sizes[1] >= _CUT * sizes[1][sample]))
+        longer = np.flatnonzero(
+            (sizes[0] == sizes[0][sample]) & (sizes[1] >= _CUT * sizes[1][sample])
+        )
         donor = next((int(one) for one in longer if int(one) not in self._donors), None)
         if donor is None:
             return False
         self._donors.add(donor)  # another one for each: the same twice would be a duplicate too
         for file in files:
             (start, length), (first, _) = self._span(file, sample), self._span(file, donor)
-            self._writable(file)[start : start + length - 1] = np.array(file.flat[first : first + length - 1])
+            self._writable(file)[start : start + length - 1] = np.array(
+                file.flat[first : first + length - 1]
+            )
         return True
 
     def write(self) -> None:

@@ -1,6 +1,8 @@
-"""The kinds of fault, and those that lie in the data: there from the start, as far as the run knows.
+"""The kinds of fault, and those that lie in the data: there from the start, as far as the run
+knows.
 
-Manifest and sidecars carry the fingerprints of the planted data. Whoever diagnoses the run is told nothing.
+Manifest and sidecars carry the fingerprints of the planted data. Whoever diagnoses the run is told
+nothing.
 """
 
 import math
@@ -32,20 +34,25 @@ from sonde.train.recipe import fingerprints
 
 
 def plant(kind: str, base: BaseRun, folder: Path, seed: int) -> Planted:
-    """Plant a fault into a copy of a run below `folder`, and train on over it: the copy is `folder/run`."""
+    """Plant a fault into a copy of a run below `folder`, and train on over it: the copy is
+    `folder/run`.
+    """
     shutil.rmtree(folder / "run", ignore_errors=True)
     shutil.rmtree(folder / "data", ignore_errors=True)
     return KINDS[kind](make_site(base, folder, kind, seed))
 
 
 def tasks_of(kind: str) -> tuple[bool, ...]:
-    """With or without sources: the trainings that a fault can be planted into. Labels can be shuffled only where there are some."""
+    """With or without sources: the trainings that a fault can be planted into. Labels can be
+    shuffled only where there are some.
+    """
     return (True,) if kind == "shuffled labels" else (False, True)
 
 
 def garble_document(site: Site) -> Planted:
     """Some samples that are no text any more."""
-    data, generator = PlantedData(site.settings, site.data), site.generator
+    data = PlantedData(site.settings, site.data)
+    generator = site.generator
     rows = data.rows_of(site.step, generator.randint(*_num_rows(site)), generator)
     how = ""
     for row in rows:
@@ -56,8 +63,11 @@ def garble_document(site: Site) -> Planted:
 
 def put_foreign(site: Site) -> Planted:
     """Some samples in another language."""
-    data, generator = PlantedData(site.settings, site.data), site.generator
-    language, text = foreign_text(site.seed, avoid=("German",) if site.base.task == TRANSLATION else ())
+    data = PlantedData(site.settings, site.data)
+    generator = site.generator
+    language, text = foreign_text(
+        site.seed, avoid=("German",) if site.base.task == TRANSLATION else ()
+    )
     rows = data.rows_of(site.step, generator.randint(*_num_rows(site)), generator)
     words = text.split()
     for row in rows:
@@ -68,7 +78,8 @@ def put_foreign(site: Site) -> Planted:
 
 def repeat_token(site: Site) -> Planted:
     """One or two samples of one token, over and over."""
-    data, generator = PlantedData(site.settings, site.data), site.generator
+    data = PlantedData(site.settings, site.data)
+    generator = site.generator
     rows = data.rows_of(site.step, generator.randint(1, 2), generator)
     token = data.any_token(generator)
     for row in rows:
@@ -78,7 +89,8 @@ def repeat_token(site: Site) -> Planted:
 
 def duplicate_document(site: Site) -> Planted:
     """Most samples of a batch, or all, say the same."""
-    data, generator = PlantedData(site.settings, site.data), site.generator
+    data = PlantedData(site.settings, site.data)
+    generator = site.generator
     rows = data.rows_of(site.step, 1_000, generator)
     rows = rows[: math.ceil(len(rows) * generator.uniform(0.6, 1.0))]
     data.copy_row(rows[0], rows[1:])
@@ -87,18 +99,23 @@ def duplicate_document(site: Site) -> Planted:
 
 def shuffle_labels(site: Site) -> Planted:
     """Some samples of a batch, or all, have one another's targets."""
-    data, generator = PlantedData(site.settings, site.data), site.generator
+    data = PlantedData(site.settings, site.data)
+    generator = site.generator
     rows = data.rows_of(site.step, 1_000, generator)
     rows = data.turn_targets(rows[: max(4, math.ceil(len(rows) * generator.uniform(0.4, 1.0)))])
     return _go_on_with(site, data, "mismatched_pair", rows)
 
 
 def _num_rows(site: Site) -> tuple[int, int]:
-    """How many samples of a batch: a document fills several blocks of 64 tokens, but is one pair."""
+    """How many samples of a batch: a document fills several blocks of 64 tokens, but is one
+    pair.
+    """
     return (2, 4) if site.base.task == LANGUAGE_MODEL else (1, 3)
 
 
-def _go_on_with(site: Site, data: PlantedData, cause: str, rows: list[int], how: str = "") -> Planted:
+def _go_on_with(
+    site: Site, data: PlantedData, cause: str, rows: list[int], how: str = ""
+) -> Planted:
     data.write()
     go_on(site, data=fingerprints(data.directory))
     return Planted(cause=cause, step=site.step, samples=frozenset(rows), how=how)

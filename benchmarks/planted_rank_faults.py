@@ -1,4 +1,6 @@
-"""Faults of what a rank is fed: another order of the data on one of two ranks, and data made with another tokenizer."""
+"""Faults of what a rank is fed: another order of the data on one of two ranks, and data made with
+another tokenizer.
+"""
 
 import json
 import os
@@ -26,7 +28,9 @@ _TIMEOUT: Final = timedelta(seconds=60)
 
 
 def misorder(site: Site) -> Planted:
-    """Two ranks go on with the training; from one step on, one of them takes other batches than those in its turn."""
+    """Two ranks go on with the training; from one step on, one of them takes other batches than
+    those in its turn.
+    """
     how = ("another rank's", "not shuffled", "standing still", "lagging")[site.seed // 2 % 4]
     children = [_fork(site, rank, how) for rank in range(2)]
     for child in children:
@@ -37,7 +41,9 @@ def misorder(site: Site) -> Planted:
 
 
 def change_tokenizer(site: Site) -> Planted:
-    """The data of the run, encoded again with a tokenizer that numbers some of its pieces differently."""
+    """The data of the run, encoded again with a tokenizer that numbers some of its pieces
+    differently.
+    """
     directory = DataDirectory(site.data)
     stamp = directory.splits["train"][0].tokenizer
     generator = site.generator
@@ -54,12 +60,16 @@ def change_tokenizer(site: Site) -> Planted:
     path.write_text(json.dumps(tokenizer))
     for sidecar in directory.splits["train"]:
         prefix = site.data / f"train.{sidecar.language}"
-        tokens = np.fromfile(beside(prefix, ".bin"), directory.tokens("train", sidecar.language).index.dtype)
+        tokens = np.fromfile(
+            beside(prefix, ".bin"), directory.tokens("train", sidecar.language).index.dtype
+        )
         beside(prefix, ".bin").write_bytes(new_id[tokens].astype(tokens.dtype).tobytes())
         old = read_sidecar(prefix)
         assert old is not None
         new_stamp = replace(old.tokenizer, digest=file_digest(path))
-        write_sidecar(prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(beside(prefix, ".bin"))))
+        write_sidecar(
+            prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(beside(prefix, ".bin")))
+        )
     go_on(site)
     return Planted(cause="changed_tokenizer", step=site.base.last + 1)
 
@@ -73,7 +83,9 @@ def _fork(site: Site, rank: int, how: str) -> int:
         torch.set_num_threads(1)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
         store = f"file://{Path(site.run).absolute().parent}/store"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=_TIMEOUT)
+        dist.init_process_group(
+            "gloo", init_method=store, rank=rank, world_size=2, timeout=_TIMEOUT
+        )
 
         def change(trainer: Trainer) -> None:
             if rank == _RANK:
@@ -102,7 +114,8 @@ class _Misordered:
     def __iter__(self) -> Iterator[list[int]]:
         sampler = self._sampler
         right = list(sampler)
-        order, offset = sampler.global_order(sampler.position.epoch), sampler.position.offset
+        order = sampler.global_order(sampler.position.epoch)
+        offset = sampler.position.offset
         for number, samples in enumerate(right):
             if number < self._good_rounds:
                 yield samples

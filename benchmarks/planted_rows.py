@@ -1,4 +1,6 @@
-"""Single bad rows of twenty kinds in four trainings: where they are planted, and what every sample lost at every step."""
+"""Single bad rows of twenty kinds in four trainings: where they are planted, and what every sample
+lost at every step.
+"""
 
 import gzip
 import random
@@ -10,7 +12,15 @@ from typing import Any, Final
 import numpy as np
 from benchmarks.planted_data import PlantedData
 from benchmarks.planted_tasks import translated_sentences
-from benchmarks.planted_texts import FOREIGN, _binary, _encoded, _mojibake, _noise, _scrambled, _shifted
+from benchmarks.planted_texts import (
+    FOREIGN,
+    _binary,
+    _encoded,
+    _mojibake,
+    _noise,
+    _scrambled,
+    _shifted,
+)
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -23,12 +33,45 @@ from sonde.train.settings import RecipeSettings, settings_from
 SHARED: Final = Path("/work/shared/data")
 """Real text that is no part of the project; corpora from there are left out where it is not."""
 _SIZES: Final[dict[str, Any]] = {
-    "model_dim": 64, "num_heads": 2, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1,
-    "label_smoothing": 0.0, "lr": 3e-3, "schedule": "inverse_sqrt", "warmup": 100, "multiple_of": 1,
-    "validate_every_epochs": None, "save_every_epochs": None, "log_interval": 100_000, "max_tokens": None,
-}  # fmt: skip
-_LATIN: Final = ("Spanish", "Italian", "Polish", "Finnish", "Portuguese", "Swedish", "Dutch", "Turkish")
-_WORDS: Final = ("load", "init", "buffer", "request", "worker", "index", "session", "cache", "socket", "queue", "frame")
+    "model_dim": 64,
+    "num_heads": 2,
+    "ffn_dim": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.1,
+    "label_smoothing": 0.0,
+    "lr": 3e-3,
+    "schedule": "inverse_sqrt",
+    "warmup": 100,
+    "multiple_of": 1,
+    "validate_every_epochs": None,
+    "save_every_epochs": None,
+    "log_interval": 100_000,
+    "max_tokens": None,
+}
+_LATIN: Final = (
+    "Spanish",
+    "Italian",
+    "Polish",
+    "Finnish",
+    "Portuguese",
+    "Swedish",
+    "Dutch",
+    "Turkish",
+)
+_WORDS: Final = (
+    "load",
+    "init",
+    "buffer",
+    "request",
+    "worker",
+    "index",
+    "session",
+    "cache",
+    "socket",
+    "queue",
+    "frame",
+)
 
 Way = Callable[[str, random.Random], str]
 
@@ -47,7 +90,10 @@ def plays() -> tuple[list[str], ...]:
 def captions() -> tuple[list[str], ...]:
     """Translation: Multi30k, English to German."""
     folder = SHARED / "multi30k"
-    sides = [gzip.decompress((folder / f"train.{side}.gz").read_bytes()).decode() for side in ("en", "de")]
+    sides = [
+        gzip.decompress((folder / f"train.{side}.gz").read_bytes()).decode()
+        for side in ("en", "de")
+    ]
     return tuple(side.splitlines()[:12_000] for side in sides)
 
 
@@ -65,7 +111,9 @@ CORPORA: Final[dict[str, Callable[[], tuple[list[str], ...]]]] = {
 }
 
 
-def prepare_corpus(name: str, folder: Path, *, batch: int, seed: int, num_epochs: int = 2) -> RecipeSettings:
+def prepare_corpus(
+    name: str, folder: Path, *, batch: int, seed: int, num_epochs: int = 2
+) -> RecipeSettings:
     """The corpus in tokens, and a training on it in batches of so many rows."""
     texts = dict(zip(("en", "de"), CORPORA[name](), strict=False))
     paths = {}
@@ -74,7 +122,12 @@ def prepare_corpus(name: str, folder: Path, *, batch: int, seed: int, num_epochs
         paths[language] = folder / f"text.{language}"
         paths[language].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     prepare(PrepareSettings(splits={"train": paths}, out=folder / "data", vocab_size=2000))
-    changed = {"data": str(folder / "data"), "max_epochs": num_epochs, "max_sentences": batch, "seed": seed}
+    changed = {
+        "data": str(folder / "data"),
+        "max_epochs": num_epochs,
+        "max_sentences": batch,
+        "seed": seed,
+    }
     return settings_from(_SIZES, {**changed, "block_size": 64})
 
 
@@ -115,12 +168,16 @@ def _foreign(names: tuple[str, ...]) -> Way:
 
 def _markup(_: str, generator: random.Random) -> str:
     row = '<div class="{0}-item"><a href="/{0}/{1}.html">{0}</a><br/></div>'
-    return " ".join(row.format(generator.choice(_WORDS), generator.randrange(99)) for _ in range(12))
+    return " ".join(
+        row.format(generator.choice(_WORDS), generator.randrange(99)) for _ in range(12)
+    )
 
 
 def _code(_: str, generator: random.Random) -> str:
     row = "for (int i = 0; i < {0}->len; i++) {{ if (!{1}[i]) return -{2}; }} "
-    return "".join(row.format(*generator.sample(_WORDS, 2), generator.randrange(99)) for _ in range(8))
+    return "".join(
+        row.format(*generator.sample(_WORDS, 2), generator.randrange(99)) for _ in range(8)
+    )
 
 
 def _table(_: str, generator: random.Random) -> str:
@@ -129,16 +186,24 @@ def _table(_: str, generator: random.Random) -> str:
 
 def _log_lines(_: str, generator: random.Random) -> str:
     row = "2024-{:02d}-{:02d} {:02d}:{:02d}:17,{:03d} WARN [{}] pid={} "
-    numbers = (generator.randrange(1, 12), generator.randrange(1, 28), generator.randrange(24), generator.randrange(60))
+    numbers = (
+        generator.randrange(1, 12),
+        generator.randrange(1, 28),
+        generator.randrange(24),
+        generator.randrange(60),
+    )
     return "".join(
-        row.format(*numbers, generator.randrange(999), generator.choice(_WORDS), generator.randrange(9999))
+        row.format(
+            *numbers, generator.randrange(999), generator.choice(_WORDS), generator.randrange(9999)
+        )
         for _ in range(8)
     )
 
 
 def _links(_: str, generator: random.Random) -> str:
     return " ".join(
-        f"https://{generator.choice(_WORDS)}.example.org/?q={generator.randrange(10**9):x}" for _ in range(12)
+        f"https://{generator.choice(_WORDS)}.example.org/?q={generator.randrange(10**9):x}"
+        for _ in range(12)
     )
 
 
@@ -163,7 +228,9 @@ KINDS: Final[dict[str, Way]] = {
     "log lines": _log_lines,
     "links": _links,
     "shouting": lambda text, _: text.upper(),
-    "one word again and again": lambda text, generator: f"{generator.choice(text.split() or ['the'])} " * 80,
+    "one word again and again": lambda text, generator: (
+        f"{generator.choice(text.split() or ['the'])} " * 80
+    ),
     "shuffled words": _shuffled_words,
     "backwards": lambda text, _: text[::-1],
     "digits": lambda _, generator: str(generator.randrange(10**199, 10**200)),
@@ -186,7 +253,9 @@ class LossTrace(Callback):
         """Note the losses."""
         output = context.outputs[0]
         ids = [number for _, number in output.sample_ids]
-        self._steps.append((context.step, ids, output.sample_losses.numpy(), output.token_counts.numpy()))
+        self._steps.append(
+            (context.step, ids, output.sample_losses.numpy(), output.token_counts.numpy())
+        )
 
     def arrays(self) -> "Trace":
         """All of it."""

@@ -1,4 +1,6 @@
-"""A copy of a training that went well, to plant a fault into; and how its training goes on over the fault."""
+"""A copy of a training that went well, to plant a fault into; and how its training goes on over the
+fault.
+"""
 
 import random
 import shutil
@@ -71,7 +73,9 @@ class Site:
 
     @property
     def is_saved(self) -> bool:
-        """Is a fault of the state in the checkpoint that training goes on from? Else it appears in memory."""
+        """Is a fault of the state in the checkpoint that training goes on from? Else it appears in
+        memory.
+        """
         return self.seed % 4 < 2
 
 
@@ -83,7 +87,9 @@ def make_site(base: BaseRun, folder: Path, kind: str, seed: int) -> Site:
         base=base,
         run=folder / "run",
         data=folder / "data",
-        settings=replace(base.settings, data=str(folder / "data"), max_updates=base.last + NUM_UPDATES),
+        settings=replace(
+            base.settings, data=str(folder / "data"), max_updates=base.last + NUM_UPDATES
+        ),
         seed=seed,
         step=base.last + 4 + random.Random(f"{kind}-{base.task}-{seed}").randrange(10),
     )
@@ -99,16 +105,22 @@ def go_on(
     rank: int = 0,
     world_size: int = 1,
 ) -> None:
-    """Train on over the fault, as `sonde train` would, but without its check that the data is the same."""
+    """Train on over the fault, as `sonde train` would, but without its check that the data is the
+    same.
+    """
     settings = settings or site.settings
     pieces = build(settings)
-    with Run(site.run, settings=settings.as_saved(), data=data, rank=rank, world_size=world_size) as run:
+    with Run(
+        site.run, config=settings.as_saved(), data=data, rank=rank, world_size=world_size
+    ) as run:
         trainer = pieces.trainer(run)
         change(trainer)
         trainer.train(stop=pieces.settings, callbacks=list(watchers(pieces)))
 
 
-def edit_checkpoint(site: Site, change: Callable[[dict[str, Any]], None], *, step: int | None = None) -> None:
+def edit_checkpoint(
+    site: Site, change: Callable[[dict[str, Any]], None], *, step: int | None = None
+) -> None:
     """Change a checkpoint, the last one unless another is named; it verifies as before."""
     store = CheckpointStore(RunLayout(site.run).checkpoints, run_id=read_manifest(site.run).run_id)
     step = site.base.last if step is None else step
@@ -118,7 +130,7 @@ def edit_checkpoint(site: Site, change: Callable[[dict[str, Any]], None], *, ste
 
 
 def moments_at(state: dict[str, Any], place: int) -> dict[str, Any]:
-    """The optimiser's state of its parameter with this number, in a checkpoint."""
+    """The optimizer's state of its parameter with this number, in a checkpoint."""
     states = state["optimizer"]["state"]
     found: dict[str, Any] = states[place] if place in states else states[str(place)]
     return found

@@ -1,4 +1,6 @@
-"""Faults of the state, of a setting and of the machine: learning rate, weights, moments, one activation, half precision."""
+"""Faults of the state, of a setting and of the machine: learning rate, weights, moments, one
+activation, half precision.
+"""
 
 import math
 import random
@@ -18,9 +20,9 @@ from sonde.forensics.replay import Replay
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
+from sonde.train.rates import Rates
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
-from sonde.train.step import Rates
 from sonde.train.trainer import Trainer
 
 _MAX_HALF: Final = 65504.0
@@ -28,11 +30,15 @@ _SETTINGS: Final = frozenset({"changed_settings"})
 
 
 def jump_rate(site: Site) -> Planted:
-    """A learning rate many times as high: after a restart with another setting, or by a fault of the schedule."""
+    """A learning rate many times as high: after a restart with another setting, or by a fault of
+    the schedule.
+    """
     factor = site.generator.choice([15.0, 30.0, 60.0])
     if site.is_saved:
         go_on(site, settings=replace(site.settings, lr=site.settings.lr * factor))
-        return Planted(cause="learning_rate", step=site.base.last + 4, how="restart", neighbours=_SETTINGS)
+        return Planted(
+            cause="learning_rate", step=site.base.last + 4, how="restart", neighbours=_SETTINGS
+        )
     schedule = JumpingSchedule(usual=site.settings.learning_rate, at=site.step - 2, factor=factor)
 
     def change(trainer: Trainer) -> None:
@@ -57,7 +63,9 @@ def corrupt_weight(site: Site) -> Planted:
 
         go_on(site, watchers=in_memory)
     step = site.base.last + 1 if site.is_saved else site.step
-    return Planted(cause="corrupted_weights", step=step, modules=frozenset(names), how=f"{how} {_where(site)}")
+    return Planted(
+        cause="corrupted_weights", step=step, modules=frozenset(names), how=f"{how} {_where(site)}"
+    )
 
 
 def blow_moment(site: Site) -> Planted:
@@ -79,11 +87,16 @@ def blow_moment(site: Site) -> Planted:
 
         go_on(site, watchers=in_memory)
     step = site.base.last + 2 if site.is_saved else site.step
-    return Planted(cause="optimizer_state", step=step, modules=frozenset(names), how=f"{factor:.0e} {_where(site)}")
+    return Planted(
+        cause="optimizer_state",
+        step=step,
+        modules=frozenset(names),
+        how=f"{factor:.0e} {_where(site)}",
+    )
 
 
 def lose_moments(site: Site) -> Planted:
-    """An optimiser that forgot its moments: at a restart, or in memory."""
+    """An optimizer that forgot its moments: at a restart, or in memory."""
     how = site.generator.choice(["forgotten", "zeroed"])
 
     def lose(states: dict[Any, dict[str, Any]]) -> None:
@@ -97,7 +110,12 @@ def lose_moments(site: Site) -> Planted:
         edit_checkpoint(site, lambda state: lose(state["optimizer"]["state"]))
         go_on(site)
     else:
-        go_on(site, watchers=lambda pieces: [BeforeUpdate(site.step - 1, lambda: lose(pieces.optimizer.state))])
+        go_on(
+            site,
+            watchers=lambda pieces: [
+                BeforeUpdate(site.step - 1, lambda: lose(pieces.optimizer.state))
+            ],
+        )
     step = site.base.last + 2 if site.is_saved else site.step
     return Planted(cause="optimizer_state", step=step, how=f"{how} {_where(site)}")
 
@@ -138,10 +156,15 @@ def change_dropout(site: Site) -> Planted:
 
 
 def lose_clipping(site: Site) -> Planted:
-    """No limit on the gradient norm since a restart. Adam divides by the size of gradients, so that alone may do no harm: then nothing is wrong."""
+    """No limit on the gradient norm since a restart. Adam divides by the size of gradients, so that
+    alone may do no harm: then nothing is wrong.
+    """
     go_on(site, settings=replace(site.settings, clip_norm=None))
     return Planted(
-        cause="changed_settings", step=site.base.last + 4, how="clipping", neighbours=frozenset({"nothing_wrong"})
+        cause="changed_settings",
+        step=site.base.last + 4,
+        how="clipping",
+        neighbours=frozenset({"nothing_wrong"}),
     )
 
 
@@ -155,7 +178,12 @@ def rise_of_the_rate(site: Site) -> Planted:
 
     last = site.base.last + 45
     go_on(site, settings=replace(site.settings, max_updates=last), change=change)
-    return Planted(cause="learning_rate", step=last - 4, how=f"{growth} a step", neighbours=frozenset({"stuck"}))
+    return Planted(
+        cause="learning_rate",
+        step=last - 4,
+        how=f"{growth} a step",
+        neighbours=frozenset({"stuck"}),
+    )
 
 
 def no_warm_up(site: Site) -> Planted:
@@ -184,10 +212,12 @@ def flip_bit(site: Site) -> Planted:
 
 
 def overflow(site: Site) -> Planted:
-    """A feed-forward layer whose activations have grown until, in one batch, half precision cannot hold them.
+    """A feed-forward layer whose activations have grown until, in one batch, half precision cannot
+    hold them.
 
-    The layer's first matrix is larger and its second one smaller by the same factor, which changes nothing in float32; the moments are such
-    that training goes on as before. All checkpoints are made so: as far as the run knows, it always was.
+    The layer's first matrix is larger and its second one smaller by the same factor, which changes
+    nothing in float32; the moments are such that training goes on as before. All checkpoints are
+    made so: as far as the run knows, it always was.
     """
     settings = replace(site.settings, precision="float16")
     step, name, factor = _overflowing(site)
@@ -197,13 +227,19 @@ def overflow(site: Site) -> Planted:
     grown = store.load(site.base.last)["model"]
 
     def grow(state: dict[str, Any]) -> None:
-        for parameter, by in (("inner.weight", factor), ("inner.bias", factor), ("outer.weight", 1 / factor)):
+        for parameter, by in (
+            ("inner.weight", factor),
+            ("inner.bias", factor),
+            ("outer.weight", 1 / factor),
+        ):
             full = f"{name}.{parameter}"
-            # The same in all checkpoints: what was grown has not moved since, as far as one can see.
+            # The same in all checkpoints: what was grown has not moved since, as far as one can
+            # see.
             state["model"][full].copy_(grown[full] * by)
             moments = moments_at(state, parameters.index(full))
             moments["exp_avg"].div_(by)
-            # The second moment of the smaller matrix is as if its gradients had been larger still: its updates stay small beside it.
+            # The second moment of the smaller matrix is as if its gradients had been larger still:
+            # its updates stay small beside it.
             moments["exp_avg_sq"].mul_(by**-2 if by > 1 else by**-4)
 
     for saved in store.folder.steps()[-4:]:
@@ -212,19 +248,29 @@ def overflow(site: Site) -> Planted:
     go_on(site, settings=settings)
     made = read_steps(site.run).by_number
     bad = [
-        one for one in sorted(made) if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))
+        one
+        for one in sorted(made)
+        if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))
     ]
-    if not bad:  # the numbers have grown, and half precision holds them still: something is odd, and no overflow
+    # the numbers have grown, and half precision holds them still: something is odd, and no overflow
+    if not bad:
         neighbours = frozenset({"not_known", "nothing_wrong"})
         return Planted(cause="precision_overflow", step=step, how="none", neighbours=neighbours)
     return Planted(cause="precision_overflow", step=bad[0], modules=frozenset({f"{name}.inner"}))
 
 
 def _overflowing(site: Site) -> tuple[int, str, float]:
-    """The step whose activations in some layer are larger than those before it, that layer, and by what they are to grow."""
+    """The step whose activations in some layer are larger than those before it, that layer, and by
+    what they are to grow.
+    """
     replay = Replay(site.run)
-    last, best = site.base.last, (0.0, 0, "", 1.0)
-    layers = [name.removesuffix(".inner") for name, _ in replay.model.named_modules() if name.endswith(".inner")]
+    last = site.base.last
+    best = (0.0, 0, "", 1.0)
+    layers = [
+        name.removesuffix(".inner")
+        for name, _ in replay.model.named_modules()
+        if name.endswith(".inner")
+    ]
     highest: dict[str, list[float]] = {name: [] for name in layers}
     replay.go_to(last + 1)
     for _ in range(NUM_UPDATES):
@@ -234,7 +280,12 @@ def _overflowing(site: Site) -> tuple[int, str, float]:
         for place in range(3, len(values)):
             before = max(values[:place])
             if values[place] / before > best[0]:
-                best = (values[place] / before, last + 1 + place, name, _MAX_HALF / math.sqrt(values[place] * before))
+                best = (
+                    values[place] / before,
+                    last + 1 + place,
+                    name,
+                    _MAX_HALF / math.sqrt(values[place] * before),
+                )
     return best[1], best[2], best[3]
 
 
@@ -247,8 +298,12 @@ def _inner_maxima(replay: Replay) -> dict[str, float]:
 
         return after
 
-    modules = [(name, module) for name, module in replay.model.named_modules() if name.endswith(".inner")]
-    handles = [module.register_forward_hook(look(name.removesuffix(".inner"))) for name, module in modules]
+    modules = [
+        (name, module) for name, module in replay.model.named_modules() if name.endswith(".inner")
+    ]
+    handles = [
+        module.register_forward_hook(look(name.removesuffix(".inner"))) for name, module in modules
+    ]
     replay.update()
     for handle in handles:
         handle.remove()
@@ -261,7 +316,11 @@ def _pick_parameter(site: Site) -> tuple[list[str], int]:
     named = list(model.named_parameters())
     places = [place for place, (_, one) in enumerate(named) if one.ndim == 2]
     place = site.generator.choice(places)
-    same = [name for name, one in model.named_parameters(remove_duplicate=False) if one is named[place][1]]
+    same = [
+        name
+        for name, one in model.named_parameters(remove_duplicate=False)
+        if one is named[place][1]
+    ]
     return [named[place][0], *(name for name in same if name != named[place][0])], place
 
 
@@ -275,7 +334,9 @@ def _spoiling(generator: random.Random) -> tuple[str, Callable[[Tensor], None]]:
         flat = weight.view(-1)
         if how == "a bit":
             places = torch.randint(flat.numel(), (4,), generator=source)
-            flat[places] = flat[places].sign() * 2.0 ** torch.randint(7, 40, (4,), generator=source).float()
+            flat[places] = (
+                flat[places].sign() * 2.0 ** torch.randint(7, 40, (4,), generator=source).float()
+            )
         elif how == "a column":
             weight[:, int(torch.randint(weight.shape[1], (1,), generator=source))] = 30.0
         elif how == "noise":
@@ -295,7 +356,8 @@ def _flip_once(module: nn.Module, generator: random.Random) -> None:
         changed = output.detach().clone().view(-1)
         bits = changed.view(torch.int32)
         while True:
-            place, bit = generator.randrange(changed.numel()), generator.choice([27, 28, 29, 30])
+            place = generator.randrange(changed.numel())
+            bit = generator.choice([27, 28, 29, 30])
             if changed[place] != 0 and not int(bits[place]) >> bit & 1:
                 break
         bits[place] ^= 1 << bit
@@ -323,7 +385,9 @@ class JumpingSchedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreepingSchedule:
-    """A schedule that is right up to one update and rises by a factor with every one from then on."""
+    """A schedule that is right up to one update and rises by a factor with every one from then
+    on.
+    """
 
     usual: Schedule
     at: int

@@ -1,11 +1,15 @@
-"""From a text file to tokens on the disk: `sonde prepare` beside `datasets.map`, with the same tokenizer, end to end.
+"""From a text file to tokens on the disk: `sonde prepare` beside `datasets.map`, with the same
+tokenizer, end to end.
 
-    python benchmarks/prepare.py              about two minutes; left out where datasets is not installed
+    python benchmarks/prepare.py              about two minutes; left out where datasets is not
+                                              installed
 
-Each way is a process of its own, as its users start it: CPU time of the whole process, its imports included, best of several turns. The text is
-29 MB, the tokenizer a byte-level BPE of 8,000 ids in one tokenizer.json. `datasets` reads the file by its "text" builder and maps in batches of 1,000, once with
-`PreTrainedTokenizerFast` (without masks, which we do not write either) and once with `tokenizers` itself; the result is its Arrow cache. Ours is a
-data directory with offsets, digests and the way back to each line. The ids are compared at the end. One process each, then two.
+Each way is a process of its own, as its users start it: CPU time of the whole process, its imports
+included, best of several turns. The text is 29 MB, the tokenizer a byte-level BPE of 8,000 ids in
+one tokenizer.json. `datasets` reads the file by its "text" builder and maps in batches of 1,000,
+once with `PreTrainedTokenizerFast` (without masks, which we do not write either) and once with
+`tokenizers` itself; the result is its Arrow cache. Ours is a data directory with offsets, digests
+and the way back to each line. The ids are compared at the end. One process each, then two.
 """
 
 import os
@@ -38,13 +42,16 @@ if kind == "transformers":
     from transformers import PreTrainedTokenizerFast
     fast = PreTrainedTokenizerFast(tokenizer_file=tokenizer)
     def encode(batch):
-        return fast(batch["text"], return_attention_mask=False, return_token_type_ids=False, add_special_tokens=False)
+        options = dict(return_attention_mask=False, return_token_type_ids=False)
+        return fast(batch["text"], add_special_tokens=False, **options)
 else:
     from tokenizers import Tokenizer
     fast = Tokenizer.from_file(tokenizer)
     def encode(batch):
-        return {"input_ids": [one.ids for one in fast.encode_batch_fast(batch["text"], add_special_tokens=False)]}
-tokens = rows.map(encode, batched=True, remove_columns=["text"], num_proc=int(workers) if workers != "1" else None)
+        encoded = fast.encode_batch_fast(batch["text"], add_special_tokens=False)
+        return {"input_ids": [row.ids for row in encoded]}
+num_proc = int(workers) if workers != "1" else None
+tokens = rows.map(encode, batched=True, remove_columns=["text"], num_proc=num_proc)
 if len(sys.argv) and workers == "1":
     tokens.with_format("numpy")[:1000]
 """
@@ -52,22 +59,38 @@ if len(sys.argv) and workers == "1":
 
 def main() -> None:
     if not find_spec("datasets"):
-        sys.exit("error: datasets is not installed\nhint: make bench installs it into an environment of its own")
+        sys.exit(
+            "error: datasets is not installed\nhint: make bench installs it into an environment of"
+            " its own"
+        )
     with tempfile.TemporaryDirectory(prefix="sonde-bench-") as name:
         folder = Path(name)
         lines = make_lines(_NUM_LINES)
-        text, tokenizer = folder / "text.txt", folder / "tokenizer.json"
+        text = folder / "text.txt"
+        tokenizer = folder / "tokenizer.json"
         text.write_text("".join(f"{line}\n" for line in lines))
         tokenizer.write_bytes(train_subwords("bpe", [lines[:5000]], 8000).payload)
         size = text.stat().st_size / 1e6
         for workers in (1, 2):
-            seconds = {way: _best(way, folder, workers) for way in ("sonde", "tokenizers", "transformers")}
+            seconds = {
+                way: _best(way, folder, workers) for way in ("sonde", "tokenizers", "transformers")
+            }
             ours = seconds["sonde"]
             rows = [
-                [_NAMES[way], f"{cpu:.1f}", f"{wall:.1f}", f"{size / cpu:.2f}", f"{cpu / ours[0]:.2f}x", f"{wall / ours[1]:.2f}x"]
+                [
+                    _NAMES[way],
+                    f"{cpu:.1f}",
+                    f"{wall:.1f}",
+                    f"{size / cpu:.2f}",
+                    f"{cpu / ours[0]:.2f}x",
+                    f"{wall / ours[1]:.2f}x",
+                ]
                 for way, (cpu, wall) in seconds.items()
-            ]  # fmt: skip
-            print(f"{size:.0f} MB, {workers} {'process' if workers == 1 else 'processes'}, best of {_NUM_TURNS}\n")
+            ]
+            print(
+                f"{size:.0f} MB, {workers} {'process' if workers == 1 else 'processes'}, best of"
+                f" {_NUM_TURNS}\n"
+            )
             heads = [
                 "from text to tokens on the disk",
                 "CPU s",
@@ -91,9 +114,20 @@ def _best(way: str, folder: Path, workers: int) -> tuple[float, float]:
     best = (float("inf"), float("inf"))
     for turn in range(_NUM_TURNS):
         out = folder / f"{way}-{workers}-{turn}"
-        text, tokenizer = str(folder / "text.txt"), str(folder / "tokenizer.json")
+        text = str(folder / "text.txt")
+        tokenizer = str(folder / "tokenizer.json")
         if way == "sonde":
-            command = ["-m", "sonde", "prepare", "--train", text, "--tokenizer", tokenizer, "--out", str(out)]
+            command = [
+                "-m",
+                "sonde",
+                "prepare",
+                "--train",
+                text,
+                "--tokenizer",
+                tokenizer,
+                "--out",
+                str(out),
+            ]
             command += ["--workers", str(workers)]
         else:
             command = ["-c", _MAP, text, tokenizer, str(out), way, str(workers)]
@@ -104,12 +138,15 @@ def _best(way: str, folder: Path, workers: int) -> tuple[float, float]:
 def _cost(command: list[str]) -> tuple[float, float]:
     """CPU seconds of a process and of its children, and its wall seconds."""
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    before, start = os.times(), os.times().elapsed
+    before = os.times()
+    start = os.times().elapsed
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     after = os.times()
     if done.returncode:
         sys.exit(f"error: {' '.join(command)[:200]} failed\n{done.stderr[-2000:]}")
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return cpu, after.elapsed - start
 
 
@@ -121,7 +158,8 @@ def _compare(folder: Path, lines: list[str]) -> None:
     theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
     chosen = range(0, len(lines), 997)
     equal = sum(
-        np.array_equal(tokens[row][:-1], theirs.encode(lines[row], add_special_tokens=False).ids) for row in chosen
+        np.array_equal(tokens[row][:-1], theirs.encode(lines[row], add_special_tokens=False).ids)
+        for row in chosen
     )
     print(f"Equal ids: {equal} of {len(chosen)} lines that were compared.")
 

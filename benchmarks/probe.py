@@ -1,10 +1,13 @@
-"""The probe beside msprobe (mindstudio-probe), torch.save, np.save and a read-only pass over the same memory.
+"""The probe beside msprobe (mindstudio-probe), torch.save, np.save and a read-only pass over the
+same memory.
 
-    python benchmarks/probe.py                 about three minutes; writes up to 256 MB at a time in the temporary directory
+    python benchmarks/probe.py                 about three minutes; writes up to 256 MB at a time in
+                                               the temporary directory
 
-CPU time (user and system, so what a write costs is in it), best of several turns, one thread. msprobe is a singleton that
-keeps its state, so every tool and mode runs in a process of its own, one after the other, in the same run: the machine's
-mood is the same for both. The read-only pass is the same in every process: XOR of all words, compiled with -O3.
+CPU time (user and system, so what a write costs is in it), best of several turns, one thread.
+msprobe is a singleton that keeps its state, so every tool and mode runs in a process of its own,
+one after the other, in the same run: the machine's mood is the same for both. The read-only pass is
+the same in every process: XOR of all words, compiled with -O3.
 """
 
 import ctypes
@@ -49,7 +52,9 @@ def main() -> None:
         print(json.dumps(_measure(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
         return
     with tempfile.TemporaryDirectory(prefix="sonde-bench-") as folder:
-        ours, theirs, floors = {}, {}, _run("floor", "", folder)
+        ours = {}
+        theirs = {}
+        floors = _run("floor", "", folder)
         for mode in ("statistics", "md5", "tensor"):
             ours[mode] = _run("sonde", mode, folder)
             theirs[mode] = _run("msprobe", mode, folder)
@@ -60,7 +65,9 @@ def main() -> None:
     _print_calls(calls)
 
 
-def _print_statistics(ours: dict[str, float], theirs: dict[str, float], floors: dict[str, float]) -> None:
+def _print_statistics(
+    ours: dict[str, float], theirs: dict[str, float], floors: dict[str, float]
+) -> None:
     gates = {"1K": 3.0, "1M": 2.0, "64M": 3.0}
     rows = [
         [
@@ -76,7 +83,14 @@ def _print_statistics(ours: dict[str, float], theirs: dict[str, float], floors: 
         for size in _SIZES
     ]
     print("### Statistics: CPU ms a value, of save() alone and with the value's share of step()\n")
-    heads = ["float32", "read-only pass", "sonde, save()", "msprobe, save()", "sonde, both", "msprobe, both"]
+    heads = [
+        "float32",
+        "read-only pass",
+        "sonde, save()",
+        "msprobe, save()",
+        "sonde, both",
+        "msprobe, both",
+    ]
     print(markdown_table([*heads, "faster (gate)", "at best, one pass over memory"], rows), "\n")
 
 
@@ -92,13 +106,21 @@ def _print_hashes(ours: dict[str, dict[str, float]], theirs: dict[str, dict[str,
         for size in _SIZES
     ]
     print("### save() and step(), md5 mode (a CRC-32 beside the statistics): CPU ms\n")
-    print(markdown_table(["float32", "sonde", "msprobe", "faster (gate)", "sonde, xxh3 (128 bits)"], rows), "\n")
+    print(
+        markdown_table(
+            ["float32", "sonde", "msprobe", "faster (gate)", "sonde, xxh3 (128 bits)"], rows
+        ),
+        "\n",
+    )
 
 
-def _print_tensors(ours: dict[str, float], theirs: dict[str, float], floors: dict[str, float]) -> None:
+def _print_tensors(
+    ours: dict[str, float], theirs: dict[str, float], floors: dict[str, float]
+) -> None:
     rows = []
     for size in _SIZES:
-        torch_ratio, numpy_ratio = ours[size] / floors[f"torch.save {size}"], ours[size] / floors[f"np.save {size}"]
+        torch_ratio = ours[size] / floors[f"torch.save {size}"]
+        numpy_ratio = ours[size] / floors[f"np.save {size}"]
         met = "" if torch_ratio <= 1.3 else " MISSED"
         rows.append(
             [
@@ -112,7 +134,15 @@ def _print_tensors(ours: dict[str, float], theirs: dict[str, float], floors: dic
             ]
         )
     print("### save(), tensor mode (statistics and a .pt file): CPU ms\n")
-    heads = ["float32", "sonde", "msprobe", "torch.save", "sonde / torch.save (gate)", "np.save", "sonde / np.save"]
+    heads = [
+        "float32",
+        "sonde",
+        "msprobe",
+        "torch.save",
+        "sonde / torch.save (gate)",
+        "np.save",
+        "sonde / np.save",
+    ]
     print(markdown_table(heads, rows), "\n")
 
 
@@ -122,8 +152,16 @@ def _print_calls(calls: dict[str, float]) -> None:
         ["save(), rank filtered out", f"{calls['filtered rank'] * 1e6:.2f} µs", "< 1 µs"],
         [f"step(), per record of {_NUM_RECORDS}", f"{calls['step'] * 1e6:.2f} µs", "< 10 µs"],
         ["step() with one record", f"{calls['short step'] * 1e6:.0f} µs", ""],
-        ["forward and backward of a tiny model, without", f"{calls['plain training'] * 1e6:.0f} µs", ""],
-        ["the same, one value saved with its gradient", f"{calls['probed training'] * 1e6:.0f} µs", ""],
+        [
+            "forward and backward of a tiny model, without",
+            f"{calls['plain training'] * 1e6:.0f} µs",
+            "",
+        ],
+        [
+            "the same, one value saved with its gradient",
+            f"{calls['probed training'] * 1e6:.0f} µs",
+            "",
+        ],
     ]
     print("### The rest: CPU time\n")
     print(markdown_table(["what", "sonde", "gate"], rows))
@@ -162,7 +200,11 @@ def _measure(tool: str, mode: str, folder: Path) -> dict[str, float]:
     if debugger is None:
         return {}
     if mode == "statistics":
-        return {name: cost for size in _SIZES for name, cost in _measure_statistics(debugger, size).items()}
+        return {
+            name: cost
+            for size in _SIZES
+            for name, cost in _measure_statistics(debugger, size).items()
+        }
     return {size: _measure_saving(debugger, size, mode) for size in _SIZES}
 
 
@@ -191,8 +233,11 @@ def _start(tool: str, mode: str, folder: Path) -> Any:
 
 
 def _measure_statistics(debugger: Any, size: str) -> dict[str, float]:
-    """Many values, then the step that writes them: msprobe leaves more of its work to the step than we do."""
-    tensor, num = torch.randn(_SIZES[size]), _TURNS[size]
+    """Many values, then the step that writes them: msprobe leaves more of its work to the step than
+    we do.
+    """
+    tensor = torch.randn(_SIZES[size])
+    num = _TURNS[size]
     best = {f"save {size}": float("inf"), size: float("inf")}
     for _ in range(5):
         start = time.process_time()
@@ -206,7 +251,9 @@ def _measure_statistics(debugger: Any, size: str) -> dict[str, float]:
 
 
 def _measure_saving(debugger: Any, size: str, mode: str) -> float:
-    """Only the save; but msprobe hashes later, in a thread: in md5 mode the step that waits for it is measured too."""
+    """Only the save; but msprobe hashes later, in a thread: in md5 mode the step that waits for it
+    is measured too.
+    """
     tensor = torch.randn(_SIZES[size])
     with_step = mode in ("md5", "xxh3")
     best = float("inf")
@@ -217,13 +264,20 @@ def _measure_saving(debugger: Any, size: str, mode: str) -> float:
             if with_step:
                 debugger.step()
 
-        if mode == "tensor":  # the first value of a step makes its folder; that is not what is asked here
+        # the first value of a step makes its folder; that is not what is asked here
+        if mode == "tensor":
             debugger.save(torch.ones(1), "first", save_backward=False)
         best = min(best, _best(save, 1))
         if mode == "tensor":
             debugger.step()
             _empty(
-                Path(str(debugger.settings.dump_path if hasattr(debugger, "settings") else debugger.config.dump_path))
+                Path(
+                    str(
+                        debugger.settings.dump_path
+                        if hasattr(debugger, "settings")
+                        else debugger.config.dump_path
+                    )
+                )
             )
     return best
 
@@ -239,16 +293,23 @@ def _measure_floors(folder: Path) -> dict[str, float]:
     measured = {}
     for size, num in _SIZES.items():
         tensor = torch.randn(num)
-        array, turns = tensor.numpy(), _TURNS[size]
+        array = tensor.numpy()
+        turns = _TURNS[size]
         measured[size] = _best(functools.partial(read_only, tensor.data_ptr(), num // 2), turns)
         path = folder / "floor.npy"
-        measured[f"torch.save {size}"] = _best_new_file(functools.partial(torch.save, tensor, path), path, turns)
-        measured[f"np.save {size}"] = _best_new_file(functools.partial(np.save, path, array), path, turns)
+        measured[f"torch.save {size}"] = _best_new_file(
+            functools.partial(torch.save, tensor, path), path, turns
+        )
+        measured[f"np.save {size}"] = _best_new_file(
+            functools.partial(np.save, path, array), path, turns
+        )
     return measured
 
 
 def _best_new_file(save: Callable[[], object], path: Path, num_turns: int) -> float:
-    """Into a new file each turn, as the probe does; deleting the old one is not measured on either side."""
+    """Into a new file each turn, as the probe does; deleting the old one is not measured on either
+    side.
+    """
     best = float("inf")
     for _ in range(num_turns):
         path.unlink(missing_ok=True)
@@ -261,7 +322,8 @@ def _build_read_only(folder: Path) -> Callable[[int, int], int]:
     command = ["cc", "-O3", "-march=native", "-fPIC", "-shared", "-x", "c", "-", "-o", str(library)]
     subprocess.run(command, input=_READ_ONLY, text=True, check=True)
     function = ctypes.CDLL(str(library)).read_only
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_uint64
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    function.restype = ctypes.c_uint64
     return function
 
 

@@ -1,11 +1,14 @@
-"""The run directory: appending records, indexing them, and opening one series, each beside its peer.
+"""The run directory: appending records, indexing them, and opening one series, each beside its
+peer.
 
-    python benchmarks/records.py              a minute or two; the million-record file is 0.45 GB in the temporary directory
-    python benchmarks/records.py --ten        also indexes ten million records (3 GB), a few minutes more
+    python benchmarks/records.py              a minute or two; the million-record file is 0.45 GB in
+                                              the temporary directory
+    python benchmarks/records.py --ten        also indexes ten million records (3 GB), a few minutes
+                                              more
 
-Appending is CPU time (user and system), best of several turns. Indexing runs in a process of its own, so that its peak
-memory can be told. Opening a series includes opening the index; DuckDB is given the same file, one metric, and no schema
-to find out.
+Appending is CPU time (user and system), best of several turns. Indexing runs in a process of its
+own, so that its peak memory can be told. Opening a series includes opening the index; DuckDB is
+given the same file, one metric, and no schema to find out.
 """
 
 import argparse
@@ -41,7 +44,9 @@ _NUM_OPENINGS: Final = 7
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ten", action="store_true", help="also index ten million records")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="sonde-bench-"))
@@ -88,18 +93,29 @@ def _print_appending(directory: Path) -> None:
     }
     seconds = best_cpu_seconds(contenders, num_turns=_NUM_TURNS)
     line = seconds["`orjson.dumps` + write + flush"]
-    print(f"Appending a record of ten floats, CPU, best of {_NUM_TURNS} (goal: at or under the orjson line)\n")
+    print(
+        f"Appending a record of ten floats, CPU, best of {_NUM_TURNS} (goal: at or under the orjson"
+        " line)\n"
+    )
     print(
         markdown_table(
             ["writer", "µs per record", "against orjson"],
-            [(name, f"{took / _NUM_APPENDED * 1e6:.2f}", f"{took / line:.2f}x") for name, took in seconds.items()],
+            [
+                (name, f"{took / _NUM_APPENDED * 1e6:.2f}", f"{took / line:.2f}x")
+                for name, took in seconds.items()
+            ],
         )
     )
     ours, unsealed, *_ = seconds.values()
-    print(f"\nWith its checksum: {ours / unsealed:.2f}x of the same without (gate: at most 1.2x, goal: 1.1x).")
+    print(
+        f"\nWith its checksum: {ours / unsealed:.2f}x of the same without (gate: at most 1.2x,"
+        " goal: 1.1x)."
+    )
 
 
-def _print_indexing(directory: Path, num_records: int, metrics: list[str], *, is_compared: bool) -> None:
+def _print_indexing(
+    directory: Path, num_records: int, metrics: list[str], *, is_compared: bool
+) -> None:
     layout = RunLayout(directory / f"run-{num_records}")
     layout.records.mkdir(parents=True)
     path = layout.record_file(LOG, 0)
@@ -107,14 +123,22 @@ def _print_indexing(directory: Path, num_records: int, metrics: list[str], *, is
         file.writelines(_log_lines(num_records, metrics))
     indexed = in_child(_index, layout)
     refreshed = in_child(_index, layout)
-    print(f"\nIndexing {num_records:,} records of {len(metrics)} floats ({path.stat().st_size / 1e9:.2f} GB)\n")
-    rows = [("index built", *_cost_cells(indexed)), ("refresh, nothing new", *_cost_cells(refreshed))]
+    print(
+        f"\nIndexing {num_records:,} records of {len(metrics)} floats"
+        f" ({path.stat().st_size / 1e9:.2f} GB)\n"
+    )
+    rows = [
+        ("index built", *_cost_cells(indexed)),
+        ("refresh, nothing new", *_cost_cells(refreshed)),
+    ]
     print(markdown_table(["work", "seconds", "CPU seconds", "peak MB (process)"], rows))
     size = layout.index.stat().st_size / 1e6
     print(f"\nThe index takes {size:.0f} MB. Once it is there, best of {_NUM_OPENINGS}:\n")
     asked: dict[str, Callable[[], object]] = {
         "sonde: one series": lambda: _ours(layout, lambda index: index.series("loss")),
-        "sonde: the record of one step": lambda: _ours(layout, lambda index: _one_step(index, num_records // 2)),
+        "sonde: the record of one step": lambda: _ours(
+            layout, lambda index: _one_step(index, num_records // 2)
+        ),
         "sonde: names and counts of the metrics": lambda: _ours(layout, RunIndex.metrics),
     }
     if is_compared:
@@ -125,7 +149,10 @@ def _print_indexing(directory: Path, num_records: int, metrics: list[str], *, is
     print(
         markdown_table(
             ["question", "ms", "CPU ms", "against our series"],
-            [(name, f"{wall:.1f}", f"{cpu:.1f}", f"{wall / ours:.1f}x") for name, (wall, cpu) in milliseconds.items()],
+            [
+                (name, f"{wall:.1f}", f"{cpu:.1f}", f"{wall / ours:.1f}x")
+                for name, (wall, cpu) in milliseconds.items()
+            ],
         )
     )
     if is_compared:
@@ -165,22 +192,26 @@ def _one_step(index: RunIndex, step: int) -> object:
 
 def _duckdb_series(path: Path) -> Any:
     columns = "{step: 'BIGINT', data: 'STRUCT(loss DOUBLE)'}"
-    query = f"SELECT step, data.loss AS loss FROM read_json('{path}', format='newline_delimited', columns={columns})"  # noqa: S608
+    table = f"read_json('{path}', format='newline_delimited', columns={columns})"
+    query = f"SELECT step, data.loss AS loss FROM {table}"  # noqa: S608
     with duckdb.connect() as connection:
         return connection.execute(query).fetchnumpy()
 
 
 def _check_same(layout: RunLayout, path: Path) -> None:
-    ours, theirs = _ours(layout, lambda index: index.series("loss")), _duckdb_series(path)
+    ours = _ours(layout, lambda index: index.series("loss"))
+    theirs = _duckdb_series(path)
     assert (ours.steps == theirs["step"]).all()
     assert (ours.values == theirs["loss"]).all()
 
 
 def _best_milliseconds(work: Callable[[], object]) -> tuple[float, float]:
     """Wall and CPU of the fastest turn of each."""
-    wall, cpu = [], []
+    wall = []
+    cpu = []
     for _ in range(_NUM_OPENINGS):
-        wall_start, cpu_start = time.perf_counter(), time.process_time()
+        wall_start = time.perf_counter()
+        cpu_start = time.process_time()
         work()
         wall.append((time.perf_counter() - wall_start) * 1e3)
         cpu.append((time.process_time() - cpu_start) * 1e3)

@@ -1,11 +1,13 @@
 """Runs the benchmarks, each in a process of its own, and writes what they print into RESULTS.md.
 
     python benchmarks/run_all.py                 every benchmark, about 25 minutes on two cores
-    python benchmarks/run_all.py records log     these two; the other sections of RESULTS.md stay as they are
-    python benchmarks/run_all.py --studies       those that train for hours to find out how often a verdict is right
+    python benchmarks/run_all.py records log     these two; the other sections of RESULTS.md stay as
+                                                 they are
+    python benchmarks/run_all.py --studies       those that train for hours to find out how often a
+                                                 verdict is right
 
-A benchmark is a file in this folder with a `main()` that prints Markdown tables. One that fails keeps its old section, is
-named at the end, and makes the exit code 1; the others run all the same.
+A benchmark is a file in this folder with a `main()` that prints Markdown tables. One that fails
+keeps its old section, is named at the end, and makes the exit code 1; the others run all the same.
 """
 
 import ast
@@ -27,7 +29,16 @@ _PACKAGES: Final = ("torchsonde", "torch", "numpy")
 _PEERS: Final = {
     name: name
     for name in (
-        *("accelerate", "ctranslate2", "datasets", "duckdb", "lightning", "orjson", "safetensors", "tensorboard"),
+        *(
+            "accelerate",
+            "ctranslate2",
+            "datasets",
+            "duckdb",
+            "lightning",
+            "orjson",
+            "safetensors",
+            "tensorboard",
+        ),
         *("tensorboardX", "tokenizers", "torchmetrics", "trackio", "transformers", "wandb"),
     )
 } | {"mlflow": "mlflow-skinny", "msprobe": "mindstudio-probe"}
@@ -38,23 +49,36 @@ _STUDIES: Final = {
     "heal": ["--folder", "/tmp/sonde-heal"],
     "samples": [],
 }
-"""Not about speed: each takes a quarter of an hour to an hour. `make bench` leaves their sections as they are."""
+"""Not about speed: each takes a quarter of an hour to an hour. `make bench` leaves their sections
+as they are.
+"""
 
 
 def main() -> None:
     benchmarks = find_benchmarks(_FOLDER)
     given = sys.argv[1:]
-    names = sorted(_STUDIES) if given == ["--studies"] else given or sorted(set(benchmarks) - set(_STUDIES))
+    names = (
+        sorted(_STUDIES)
+        if given == ["--studies"]
+        else given or sorted(set(benchmarks) - set(_STUDIES))
+    )
     unknown = sorted(set(names) - set(benchmarks))
     if unknown:
-        sys.exit(f"error: no benchmark named {', '.join(unknown)}\nhint: there are {', '.join(sorted(benchmarks))}")
+        sys.exit(
+            f"error: no benchmark named {', '.join(unknown)}\nhint: there are"
+            f" {', '.join(sorted(benchmarks))}"
+        )
     failed = []
     for name in names:
         print(f"{name} …", flush=True)
         start = time.monotonic()
         command = [f"benchmarks/{name}.py", *_STUDIES.get(name, [])]
         done = subprocess.run(
-            [sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=_FOLDER.parent, check=False
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_FOLDER.parent,
+            check=False,
         )
         print(done.stdout)
         if done.returncode:
@@ -73,23 +97,32 @@ def find_benchmarks(folder: Path) -> dict[str, Path]:
     found = {}
     for path in folder.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
+        has_main = any(
+            isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body
+        )
         if has_main and path.name != Path(__file__).name:
             found[path.stem] = path
     return found
 
 
 def with_section(results: str, name: str, section: str) -> str:
-    """`results` with the section `name` put in or replaced; sections are in order of their names."""
+    """`results` with the section `name` put in or replaced; sections are in order of their
+    names.
+    """
     _, *parts = _SECTION.split(results)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     sections[name] = section
     body = "\n".join(f"## {title}\n\n{text.strip()}\n" for title, text in sorted(sections.items()))
-    return f"# Benchmarks\n\nWritten by `make bench`; each section is the output of `benchmarks/<name>.py`.\n\n{body}"
+    return (
+        "# Benchmarks\n\nWritten by `make bench`; each section is the output of"
+        f" `benchmarks/<name>.py`.\n\n{body}"
+    )
 
 
 def describe_machine(benchmark: Path) -> str:
-    """Date, processor, memory, load and versions of all that it runs: what a number means nothing without."""
+    """Date, processor, memory, load and versions of all that it runs: what a number means nothing
+    without.
+    """
     versions = [f"Python {platform.python_version()}"]
     source = benchmark.read_text(encoding="utf-8")
     peers = [package for module, package in _PEERS.items() if re.search(rf"\b{module}\b", source)]
@@ -101,7 +134,8 @@ def describe_machine(benchmark: Path) -> str:
     now = datetime.datetime.now(datetime.timezone.utc)
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
-        f"{now:%Y-%m-%d %H:%M} UTC, {_processor()} with {os.cpu_count()} cores{_memory()}{load}; {', '.join(versions)}"
+        f"{now:%Y-%m-%d %H:%M} UTC, {_processor()} with {os.cpu_count()} cores{_memory()}{load};"
+        f" {', '.join(versions)}"
     )
 
 

@@ -1,12 +1,16 @@
 """Watching single samples and keeping a ledger of them: what it finds, and what it costs.
 
     python benchmarks/samples.py              about fifteen minutes
-    python benchmarks/samples.py tune         the seeds that the watch was tuned on (even), instead of those it was not (odd)
+    python benchmarks/samples.py tune         the seeds that the watch was tuned on (even), instead
+                                              of those it was not (odd)
 
-Bad rows of twenty kinds (planted_rows.py), at most 0.3 % of a corpus, are planted in four corpora; a small model is trained on each for two epochs in
-batches of 8, 32 and 64, as `sonde train` does it. What the run itself recorded is then looked at: was a bad row that lost more than the 512 rows nearest in
-time noticed at its step (by itself, or as the worst of an event), how many good rows were, and do the bad ones stand in the first 1 % of `sonde worst`? The two corpora of /work/shared are left out where it is missing.
-The audit of a corpus before training is measured by benchmarks/audit.py.
+Bad rows of twenty kinds (planted_rows.py), at most 0.3 % of a corpus, are planted in four corpora;
+a small model is trained on each for two epochs in batches of 8, 32 and 64, as `sonde train` does
+it. What the run itself recorded is then looked at: was a bad row that lost more than the 512 rows
+nearest in time noticed at its step (by itself, or as the worst of an event), how many good rows
+were, and do the bad ones stand in the first 1 % of `sonde worst`? The two corpora of /work/shared
+are left out where it is missing. The audit of a corpus before training is measured by
+benchmarks/audit.py.
 """
 
 import contextlib
@@ -30,7 +34,7 @@ from benchmarks.planted_rows import CORPORA, SHARED, LossTrace, plant_rows, prep
 from sonde.records.layout import RunLayout
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.ledger_log import read_ledger, read_worst
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.sample_watch import SampleWatch
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.session import train_run
@@ -49,12 +53,25 @@ def main() -> None:
         for place, batch in enumerate(_BATCHES)
         for corpus in corpora()
     ]
-    print(markdown_table(["corpus, batch", *Found.COLUMNS], [[one.name, *one.cells()] for one in found]) + "\n")
+    print(
+        markdown_table(
+            ["corpus, batch", *Found.COLUMNS], [[one.name, *one.cells()] for one in found]
+        )
+        + "\n"
+    )
     kinds = sorted({kind for one in found for kind in one.by_kind})
     print(
-        markdown_table(["kind of bad row", "noticed at its step", "in the first 1 %"], kind_rows(found, kinds)) + "\n"
+        markdown_table(
+            ["kind of bad row", "noticed at its step", "in the first 1 %"], kind_rows(found, kinds)
+        )
+        + "\n"
     )
-    print(markdown_table(["64 samples a step, nothing happens", "µs a step", "gate", "goal"], watch_rows()) + "\n")
+    print(
+        markdown_table(
+            ["64 samples a step, nothing happens", "µs a step", "gate", "goal"], watch_rows()
+        )
+        + "\n"
+    )
     columns = [
         f"ledger of {_LEDGER_SAMPLES:,} samples, two epochs",
         "MB on the disk",
@@ -77,7 +94,7 @@ class Found:
     COLUMNS = (
         *("bad rows seen", "above their 512 neighbours", "noticed", "good rows noticed", "of"),
         *("per 20,000", "in the first 1 % of `sonde worst`"),
-    )  # fmt: skip
+    )
 
     name: str
     num_bad: int = 0
@@ -110,7 +127,10 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
     """Plant rows, train two epochs, and look at what the run recorded."""
     torch.set_num_threads(1)
     found = Found(f"{corpus}, {batch}")
-    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(Path(os.devnull).open("w")):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        contextlib.redirect_stdout(Path(os.devnull).open("w")),
+    ):
         folder = Path(name)
         settings = prepare_corpus(corpus, folder, batch=batch, seed=seed)
         kinds = plant_rows(settings, share=_SHARE, seed=seed)
@@ -123,11 +143,16 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
     is_bad = np.isin(trace.samples, list(kinds))
     found.num_bad, found.num_clean = int(is_bad.sum()), int((~is_bad).sum())
     alone = {(one.step, int(one.sample)) for one in log.samples}
-    noticed = alone | {(one.event.first_step, int(one.samples()[0].sample)) for one in log.spikes}
+    noticed = alone | {
+        (spike.event.first_step, int(spike.samples()[0].sample)) for spike in log.spikes
+    }
     found.num_false = len([sample for _, sample in alone if sample not in kinds])
-    above = [int(row) for row in np.flatnonzero(is_bad) if trace.exceeds_neighbours(int(row), bad=is_bad)]
+    above = [
+        int(row) for row in np.flatnonzero(is_bad) if trace.exceeds_neighbours(int(row), bad=is_bad)
+    ]
     for row in above:
-        step, sample = int(trace.steps[row]), int(trace.samples[row])
+        step = int(trace.steps[row])
+        sample = int(trace.samples[row])
         found.count(kinds[sample], "above")
         found.count(kinds[sample], "noticed", (step, sample) in noticed)
     for sample in {int(trace.samples[row]) for row in above}:
@@ -143,7 +168,13 @@ def kind_rows(found: list[Found], kinds: list[str]) -> list[list[str]]:
         for one in found:
             for name, own in one.by_kind.items():
                 counts += own if kind in (name, "all") else Counter()
-        rows.append([kind, share(counts["noticed"], counts["above"]), share(counts["ranked"], counts["samples above"])])
+        rows.append(
+            [
+                kind,
+                share(counts["noticed"], counts["above"]),
+                share(counts["ranked"], counts["samples above"]),
+            ]
+        )
     return rows
 
 
@@ -154,7 +185,9 @@ def share(part: int, whole: int) -> str:
 def watch_rows() -> list[list[str]]:
     """What watching samples adds to a step."""
     generator = np.random.default_rng(1)
-    losses = [torch.tensor(generator.normal(3, 0.3, 64), dtype=torch.float32) for _ in range(_NUM_STEPS)]
+    losses = [
+        torch.tensor(generator.normal(3, 0.3, 64), dtype=torch.float32) for _ in range(_NUM_STEPS)
+    ]
     counts = [torch.tensor(generator.integers(5, 200, 64)) for _ in range(_NUM_STEPS)]
     ids = [[("train", 64 * step + row) for row in range(64)] for step in range(_NUM_STEPS)]
     arrays = [(loss.numpy(), count.numpy()) for loss, count in zip(losses, counts, strict=True)]
@@ -162,7 +195,10 @@ def watch_rows() -> list[list[str]]:
         recorders = {
             told: SpikeRecorder(Path(name) / str(number), settings=settings)
             for number, (told, settings) in enumerate(
-                {"recorder without": RecorderSettings(sample_risk=None), "recorder with": RecorderSettings()}.items()
+                {
+                    "recorder without": SpikeSettings(sample_risk=None),
+                    "recorder with": SpikeSettings(),
+                }.items()
             )
         }
         watch = SampleWatch()
@@ -173,16 +209,32 @@ def watch_rows() -> list[list[str]]:
 
         def recorded(recorder: SpikeRecorder) -> None:
             for step in range(_NUM_STEPS):
-                recorder.observe(step, 3.0, sample_ids=ids[step], sample_losses=losses[step], token_counts=counts[step])
+                recorder.observe(
+                    step,
+                    3.0,
+                    sample_ids=ids[step],
+                    sample_losses=losses[step],
+                    token_counts=counts[step],
+                )
 
         best = best_cpu_seconds(
-            {"watch": watched, **{told: lambda one=one: recorded(one) for told, one in recorders.items()}},  # type: ignore[misc]
+            {
+                "watch": watched,
+                **{told: lambda one=one: recorded(one) for told, one in recorders.items()},  # type: ignore[misc]
+            },
             num_turns=12,
         )
     micro = {told: 1e6 * seconds / _NUM_STEPS for told, seconds in best.items()}
     added = micro["recorder with"] - micro["recorder without"]
     rows = [("the watch alone", micro["watch"]), ("what it adds to the recorder", added)]
-    table = [[told, f"{cost:.1f}", *(f"≤ {limit}: {'met' if cost <= limit else 'missed'}" for limit in (10, 5))] for told, cost in rows]  # fmt: skip
+    table = [
+        [
+            told,
+            f"{cost:.1f}",
+            *(f"≤ {limit}: {'met' if cost <= limit else 'missed'}" for limit in (10, 5)),
+        ]
+        for told, cost in rows
+    ]
     return [*table, ["the recorder with it", f"{micro['recorder with']:.1f}", "", ""]]
 
 
@@ -191,10 +243,18 @@ def ledger_rows() -> list[list[str]]:
     for kind in ("numbers", "content"):
         cost = in_child(keep_ledger, kind, _LEDGER_SAMPLES).result
         met = cost["peak"] <= 200 and cost["micro"] <= 2 and cost["seconds"] <= 2
-        rows.append([
-            f"known by {kind}", f"{cost['megabytes']:.0f} ({cost['after one']:.0f} after one, {cost['peak']:.0f} at most)", f"{cost['micro']:.2f}",
-            f"{cost['seconds']:.2f} ({cost['seconds after one']:.2f} after one)", "met" if met else "missed",
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"known by {kind}",
+                (
+                    f"{cost['megabytes']:.0f} ({cost['after one']:.0f} after one,"
+                    f" {cost['peak']:.0f} at most)"
+                ),
+                f"{cost['micro']:.2f}",
+                f"{cost['seconds']:.2f} ({cost['seconds after one']:.2f} after one)",
+                "met" if met else "missed",
+            ]
+        )
     return rows
 
 
@@ -203,11 +263,18 @@ def keep_ledger(kind: str, number: int) -> dict[str, float]:
     generator = np.random.default_rng(1)
     cost = {"peak": 0.0}
     with tempfile.TemporaryDirectory() as name:
-        layout, step, spent = RunLayout(Path(name)), 0, 0.0
+        layout = RunLayout(Path(name))
+        step = 0
+        spent = 0.0
         ledger = Ledger(layout, 0)
         for epoch in ("one", "two"):
-            order, z = generator.permutation(number), generator.normal(0, 1, number)
-            names = order if kind == "numbers" else order.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            order = generator.permutation(number)
+            z = generator.normal(0, 1, number)
+            names = (
+                order
+                if kind == "numbers"
+                else order.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            )
             started = time.process_time()
             for start in range(0, number, 64):
                 step += 1
@@ -218,7 +285,9 @@ def keep_ledger(kind: str, number: int) -> dict[str, float]:
             ledger.mark()
             spent += time.process_time() - started
             megabytes = _megabytes(layout)
-            seconds = best_cpu_seconds({"worst": lambda: read_worst(Path(name), 100)}, num_turns=2)["worst"]
+            seconds = best_cpu_seconds({"worst": lambda: read_worst(Path(name), 100)}, num_turns=2)[
+                "worst"
+            ]
             if epoch == "one":
                 cost["after one"], cost["seconds after one"] = megabytes, seconds
         ledger.close()

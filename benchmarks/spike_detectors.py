@@ -1,11 +1,13 @@
-"""Which rule finds loss spikes best: ours and those of eight other systems, on 260 generated curves with labels.
+"""Which rule finds loss spikes best: ours and those of eight other systems, on 260 generated curves
+with labels.
 
     python benchmarks/spike_detectors.py              about half a minute
 
-The curves (traces/generate.py) were frozen by digest before ours was tuned, and it was tuned on the half with even numbers;
-both halves are shown. The rules of others are stated from their formulas. Bad steps at most 12 steps apart are one event, for
-every rule. An event that begins inside a label, or up to 5 steps after it, finds the label; one that begins elsewhere is
-false; a second one for the same label counts for nothing. Delay is from the first step of the label.
+The curves (traces/generate.py) were frozen by digest before ours was tuned, and it was tuned on the
+half with even numbers; both halves are shown. The rules of others are stated from their formulas.
+Bad steps at most 12 steps apart are one event, for every rule. An event that begins inside a label,
+or up to 5 steps after it, finds the label; one that begins elsewhere is false; a second one for the
+same label counts for nothing. Delay is from the first step of the label.
 """
 
 import math
@@ -109,14 +111,15 @@ def megatron(losses: Losses) -> list[int]:
 def llm_foundry(losses: Losses) -> list[int]:
     size = max(100, len(losses) // 20)
     window: deque[float] = deque(maxlen=size)
-    cap, in_a_row = math.nan, 0
+    cap = math.nan
+    in_a_row = 0
     bad = np.zeros(len(losses), bool)
     for step, loss in enumerate(losses.tolist()):
         if len(window) == size:
             if math.isnan(cap):
                 cap = min(10.0, max(window))
             in_a_row = in_a_row + 1 if loss >= 2 * (sum(window) / size) else 0
-            bad[step] = in_a_row > 4 or sum(one > cap for one in window) >= size / 2
+            bad[step] = in_a_row > 4 or sum(value > cap for value in window) >= size / 2
         window.append(loss)
     return onsets_of(bad)
 
@@ -208,16 +211,34 @@ def report(title: str, tallies: dict[str, Tally]) -> None:
     ]
     some = next(iter(tallies.values()))
     print(f"{title}: {some.num_labels} labels, {some.num_clean_steps:,} clean steps\n")
-    columns = ["rule", "recall", "precision", "F1", "false events / 10,000 clean steps", "mean delay, steps"]
+    columns = [
+        "rule",
+        "recall",
+        "precision",
+        "F1",
+        "false events / 10,000 clean steps",
+        "mean delay, steps",
+    ]
     print(markdown_table(columns, rows) + "\n")
     mine = tallies["sonde: robust"]
     others = [tally for name, tally in tallies.items() if name != "sonde: robust"]
-    beaten = [tally for tally in others if tally.recall > mine.recall and tally.false_rate < mine.false_rate]
+    beaten = [
+        tally
+        for tally in others
+        if tally.recall > mine.recall and tally.false_rate < mine.false_rate
+    ]
     best = all(mine.f1 > tally.f1 for tally in others)
-    print(f"gate: no rule better on both recall and false events: {'met' if not beaten else 'MISSED'}; ", end="")
+    print(
+        "gate: no rule better on both recall and false events:"
+        f" {'met' if not beaten else 'MISSED'}; ",
+        end="",
+    )
     print(f"best F1: {'met' if best else 'MISSED'}")
     goal = mine.recall >= 0.98 and mine.false_rate <= 1
-    print(f"goal: recall ≥ 0.98 and ≤ 1 false event per 10,000 clean steps: {'met' if goal else 'missed'}\n")
+    print(
+        "goal: recall ≥ 0.98 and ≤ 1 false event per 10,000 clean steps:"
+        f" {'met' if goal else 'missed'}\n"
+    )
 
 
 def main() -> None:
@@ -243,11 +264,14 @@ def main() -> None:
     print("By scenario, held-out half, ours:\n")
     rows = []
     for scenario in SCENARIOS:
-        tally = tally_of(ours(RobustRule()), [trace for trace in traces[1::2] if trace.scenario == scenario])
+        tally = tally_of(
+            ours(RobustRule()), [trace for trace in traces[1::2] if trace.scenario == scenario]
+        )
         rows.append([scenario, f"{tally.num_found} of {tally.num_labels}", tally.num_false])
     print(markdown_table(["scenario", "found", "false events"], rows))
     all_of_it = tally_of(ours(RobustRule()), traces[1::2])
-    print(f"\nCost: {all_of_it.cpu_seconds / sum(len(one.losses) for one in traces[1::2]) * 1e6:.1f} µs a step")
+    num_steps = sum(len(trace.losses) for trace in traces[1::2])
+    print(f"\nCost: {all_of_it.cpu_seconds / num_steps * 1e6:.1f} µs a step")
 
 
 if __name__ == "__main__":

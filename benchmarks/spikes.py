@@ -1,10 +1,12 @@
-"""Saving and decoding loss spikes, ATorch's way beside ours; and what watching a step costs when nothing happens.
+"""Saving and decoding loss spikes, ATorch's way beside ours; and what watching a step costs when
+nothing happens.
 
     python benchmarks/spikes.py              about a minute
 
-ATorch's method is stated here in a few lines: a file opened for every record, and for every line of it a memory map opened, its
-length read anew, and numpy asked for the text of a row. Its log lines are left out (they would make it slower). Both write and
-read the same files, and their results are compared byte for byte. CPU time, best of several turns.
+ATorch's method is stated here in a few lines: a file opened for every record, and for every line of
+it a memory map opened, its length read anew, and numpy asked for the text of a row. Its log lines
+are left out (they would make it slower). Both write and read the same files, and their results are
+compared byte for byte. CPU time, best of several turns.
 """
 
 import os
@@ -24,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 
 from benchmarks.measure import best_cpu_seconds, markdown_table
 
+from sonde.compat.atorch.token_loss_spike import TokenLossSpike
 from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _NUM_RECORDS: Final = 20_000
 _NUM_LINES: Final = 20_000
@@ -44,17 +46,36 @@ def main() -> None:
             compare("save_loss, 3 samples", _NUM_RECORDS, (5, 7), *savers(folder, 3)),
             compare(f"save_loss, {_BATCH} samples", _NUM_RECORDS, (5, 7), *savers(folder, _BATCH)),
             compare("decode, 3 samples a line", _NUM_LINES, (20, 25), *decoders(folder, 3)),
-            compare(f"decode, {_BATCH} samples a line", _NUM_LINES, (20, 25), *decoders(folder, _BATCH)),
+            compare(
+                f"decode, {_BATCH} samples a line", _NUM_LINES, (20, 25), *decoders(folder, _BATCH)
+            ),
         ]
-        columns = ["what", "ATorch's way, a CPU-second", "sonde, a CPU-second", "ratio", "gate", "goal", "equal output"]
+        columns = [
+            "what",
+            "ATorch's way, a CPU-second",
+            "sonde, a CPU-second",
+            "ratio",
+            "gate",
+            "goal",
+            "equal output",
+        ]
         print(markdown_table(columns, rows) + "\n")
-        print(markdown_table(["observe, 64 samples, nothing happens", "µs a step", "gate"], observe_rows(folder)))
+        print(
+            markdown_table(
+                ["observe, 64 samples, nothing happens", "µs a step", "gate"], observe_rows(folder)
+            )
+        )
 
 
 def compare(
-    what: str, number: int, limits: tuple[int, int], theirs: Callable[[], Path], ours: Callable[[], Path]
+    what: str,
+    number: int,
+    limits: tuple[int, int],
+    theirs: Callable[[], Path],
+    ours: Callable[[], Path],
 ) -> list[object]:
-    equal = without_times(theirs()) == without_times(ours())  # looked at once, outside of what is timed
+    # looked at once, outside of what is timed
+    equal = without_times(theirs()) == without_times(ours())
     best = best_cpu_seconds({"theirs": theirs, "ours": ours}, num_turns=_TURNS)
     ratio = best["theirs"] / best["ours"]
     gate, goal = (f"≥ {limit}x: {'met' if ratio >= limit else 'missed'}" for limit in limits)
@@ -74,8 +95,11 @@ def texts(num_samples: int, number: int) -> tuple[str, str]:
     """The losses and sample infos of one record."""
     draw = np.random.default_rng(number)
     losses = ",".join(f"{loss:.4f}" for loss in draw.uniform(1, 12, num_samples))
-    shards, rows = draw.integers(0, _NUM_SHARDS, num_samples), draw.integers(0, _ROWS, num_samples)
-    return losses, ",".join(f"{shard}-0-11-22-{row}" for shard, row in zip(shards, rows, strict=True))
+    shards = draw.integers(0, _NUM_SHARDS, num_samples)
+    rows = draw.integers(0, _ROWS, num_samples)
+    return losses, ",".join(
+        f"{shard}-0-11-22-{row}" for shard, row in zip(shards, rows, strict=True)
+    )
 
 
 def savers(folder: Path, num_samples: int) -> tuple[Callable[[], Path], Callable[[], Path]]:
@@ -96,7 +120,9 @@ def savers(folder: Path, num_samples: int) -> tuple[Callable[[], Path], Callable
         spike = TokenLossSpike(path.parent, None, None, 2000, 10)
         for number in range(_NUM_RECORDS):
             losses, infos = steps[number % 50]
-            spike.save_loss("rank0.txt", 11.5, 3000 + number, losses_str=losses, sample_infos_str=infos)
+            spike.save_loss(
+                "rank0.txt", 11.5, 3000 + number, losses_str=losses, sample_infos_str=infos
+            )
         spike.close()
         return path
 

@@ -1,12 +1,18 @@
-"""Training throughput in target tokens per CPU second: the same Transformer, the same batches, five loops around them.
+"""Training throughput in target tokens per CPU second: the same Transformer, the same batches, five
+loops around them.
 
-    python benchmarks/throughput.py           about three minutes; peers that are not installed are left out
+    python benchmarks/throughput.py           about three minutes; peers that are not installed are
+                                              left out
 
-An encoder-decoder (width 256, 3 + 3 layers, 8,000 tokens) and batches of about 2,000 target tokens with Multi30k's lengths, float32, one
-thread, AdamW, clipping at 1.0, label smoothing 0.1. Every loop does what its users get by default: the bare loop, Lightning and Hugging Face take
-`F.cross_entropy`; fairseq's loop is restated from its semantics (its criterion over whole log-probabilities, gradients multiplied by the
-inverse of the tokens, the norm and the meters of each update). Ours has everything on: log, step records, spike recorder, metrics. CPU time between
-every fourth batch that a loop asks for, the fastest such stretch but the first (Lightning asks for a batch ahead, so its first is an update short) of several turns; contenders take turns, so a noisy minute hits all of them.
+An encoder-decoder (width 256, 3 + 3 layers, 8,000 tokens) and batches of about 2,000 target tokens
+with Multi30k's lengths, float32, one thread, AdamW, clipping at 1.0, label smoothing 0.1. Every
+loop does what its users get by default: the bare loop, Lightning and Hugging Face take
+`F.cross_entropy`; fairseq's loop is restated from its semantics (its criterion over whole
+log-probabilities, gradients multiplied by the inverse of the tokens, the norm and the meters of
+each update). Ours has everything on: log, step records, spike recorder, metrics. CPU time between
+every fourth batch that a loop asks for, the fastest such stretch but the first (Lightning asks for
+a batch ahead, so its first is an update short) of several turns; contenders take turns, so a noisy
+minute hits all of them.
 """
 
 import importlib.util
@@ -59,13 +65,26 @@ def main() -> None:
     if importlib.util.find_spec("lightning"):
         contenders["Lightning, CSV logger"] = _lightning
     rates = _tokens_per_second(contenders)
-    bare, ours = rates["bare loop"], rates["sonde, everything on"]
+    bare = rates["bare loop"]
+    ours = rates["sonde, everything on"]
     rows = [
-        [name, f"{rate:,.0f}", f"{rate / bare:.3f}", "" if name.startswith("sonde") else f"{ours / rate:.3f}"]
+        [
+            name,
+            f"{rate:,.0f}",
+            f"{rate / bare:.3f}",
+            "" if name.startswith("sonde") else f"{ours / rate:.3f}",
+        ]
         for name, rate in rates.items()
     ]
-    print(markdown_table(["loop", "target tokens per CPU second", "of the bare loop", "ours is faster by"], rows))
-    print(f"\nGate: ours at least {_GATE} of the bare loop: {'met' if ours >= _GATE * bare else 'NOT met'}.")
+    print(
+        markdown_table(
+            ["loop", "target tokens per CPU second", "of the bare loop", "ours is faster by"], rows
+        )
+    )
+    print(
+        f"\nGate: ours at least {_GATE} of the bare loop:"
+        f" {'met' if ours >= _GATE * bare else 'NOT met'}."
+    )
 
 
 def _tokens_per_second(contenders: Mapping[str, Callable[["_Batches"], None]]) -> dict[str, float]:
@@ -74,12 +93,16 @@ def _tokens_per_second(contenders: Mapping[str, Callable[["_Batches"], None]]) -
         for name, work in contenders.items():
             batches = _Batches()
             work(batches)
-            best[name] = min(best[name], *(after - before for before, after in pairwise(batches.times[1:])))
+            best[name] = min(
+                best[name], *(after - before for before, after in pairwise(batches.times[1:]))
+            )
     return {name: _Batches().num_tokens / seconds for name, seconds in best.items()}
 
 
 class _Batches(IterableDataset[Batch]):
-    """The batches of one stretch, again and again, and notes of the CPU time at the start of each stretch."""
+    """The batches of one stretch, again and again, and notes of the CPU time at the start of each
+    stretch.
+    """
 
     def __init__(self) -> None:
         chance = np.random.default_rng(1)
@@ -123,7 +146,12 @@ def _batch(chance: np.random.Generator) -> Batch:
 def _model() -> Transformer:
     torch.manual_seed(1)
     settings = TransformerSettings(
-        vocab_size=_VOCABULARY, model_dim=256, num_heads=4, ffn_dim=512, encoder_layers=3, decoder_layers=3
+        vocab_size=_VOCABULARY,
+        model_dim=256,
+        num_heads=4,
+        ffn_dim=512,
+        encoder_layers=3,
+        decoder_layers=3,
     )
     return Transformer(settings)
 
@@ -134,7 +162,9 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 def _mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(batch.decoder_input, batch.source)
-    return F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=_PAD, label_smoothing=_SMOOTHING)
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch.target.flatten(), ignore_index=_PAD, label_smoothing=_SMOOTHING
+    )
 
 
 def _bare(batches: _Batches) -> None:
@@ -153,22 +183,30 @@ def _ours(batches: _Batches) -> None:
     settings = TrainerSettings(log_interval=_LOG_INTERVAL, clip_norm=1.0)
     with tempfile.TemporaryDirectory() as folder, Run(folder) as run:
         schedule = Schedule(schedule="constant", lr=_LR)
-        trainer = Trainer(task, batches, _optimizer(model), schedule=schedule, run=run, settings=settings)
+        trainer = Trainer(
+            task, batches, _optimizer(model), schedule=schedule, run=run, settings=settings
+        )
         trainer.train(stop=StopWhen(max_updates=_NUM_UPDATES))
 
 
 def _fairseq(batches: _Batches) -> None:
     model = _model()
     optimizer = _optimizer(model)
-    loss_meter, norm_meter = [0.0, 0.0], [0.0, 0.0]
+    loss_meter = [0.0, 0.0]
+    norm_meter = [0.0, 0.0]
     for batch in batches:
         model.train()
         optimizer.zero_grad()
-        log_probabilities = F.log_softmax(model(batch.decoder_input, batch.source), dim=-1, dtype=torch.float32)
-        log_probabilities, target = log_probabilities.view(-1, _VOCABULARY), batch.target.view(-1, 1)
-        likelihood, smooth = -log_probabilities.gather(-1, target), -log_probabilities.sum(-1, keepdim=True)
+        log_probabilities = F.log_softmax(
+            model(batch.decoder_input, batch.source), dim=-1, dtype=torch.float32
+        )
+        log_probabilities = log_probabilities.view(-1, _VOCABULARY)
+        target = batch.target.view(-1, 1)
+        likelihood = -log_probabilities.gather(-1, target)
+        smooth = -log_probabilities.sum(-1, keepdim=True)
         is_pad = target.eq(_PAD)
-        likelihood, smooth = likelihood.masked_fill(is_pad, 0.0).sum(), smooth.masked_fill(is_pad, 0.0).sum()
+        likelihood = likelihood.masked_fill(is_pad, 0.0).sum()
+        smooth = smooth.masked_fill(is_pad, 0.0).sum()
         spread = _SMOOTHING / (_VOCABULARY - 1)
         loss = (1.0 - _SMOOTHING - spread) * likelihood + spread * smooth
         loss.backward()
@@ -214,7 +252,10 @@ def _lightning(batches: _Batches) -> None:
             enable_checkpointing=False,
             enable_model_summary=False,
         )
-        trainer.fit(Translation(), train_dataloaders=DataLoader(batches, batch_size=None, collate_fn=lambda one: one))
+        trainer.fit(
+            Translation(),
+            train_dataloaders=DataLoader(batches, batch_size=None, collate_fn=lambda one: one),
+        )
 
 
 def _hugging_face(batches: _Batches) -> None:

@@ -1,4 +1,5 @@
-"""An Accelerate loop that sonde watches: a small language model on a small corpus, one record of which is garbled.
+"""An Accelerate loop that sonde watches: a small language model on a small corpus, one record of
+which is garbled.
 
 python examples/accelerate_loop.py
 sonde diagnose runs/accelerate -- python examples/accelerate_loop.py
@@ -35,7 +36,9 @@ class LanguageModel(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """The loss of one batch."""
         hidden, _ = self.recurrent(self.embedding(rows[:, :-1]))
-        return F.cross_entropy(self.head(hidden).flatten(0, 1), rows[:, 1:].flatten(), ignore_index=0)
+        return F.cross_entropy(
+            self.head(hidden).flatten(0, 1), rows[:, 1:].flatten(), ignore_index=0
+        )
 
 
 def collate(rows: list[Tensor]) -> Tensor:
@@ -53,7 +56,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig()
     set_seed(1)
-    run = sonde.Run(arguments.directory, settings=vars(arguments))
+    run = sonde.Run(arguments.directory, config=vars(arguments))
     accelerator = Accelerator(cpu=True, log_with=SondeTracker(run))
     accelerator.init_trackers("example")
     dataset: Any = sonde.without([torch.tensor(list(text.encode())) for text in sentences()], run)
@@ -63,14 +66,16 @@ def main() -> None:
         torch.optim.AdamW(model.parameters(), lr=0.01),
         DataLoader(dataset, batch_size=arguments.rows, shuffle=True, collate_fn=collate),
     )
-    flight = sonde.FlightRecorder(run, model, optimizer, decode=lambda tokens: bytes(tokens).decode(errors="replace"))
+    recorder = sonde.Recorder(
+        run, model, optimizer, decode=lambda tokens: bytes(tokens).decode(errors="replace")
+    )
     if arguments.resume:
-        flight.restore()
+        recorder.restore()
 
     def train_step(batch: Tensor, last: bool) -> Tensor:
         accelerator.sync_gradients = last
         with nullcontext() if last else accelerator.no_sync(model):
-            loss: Tensor = flight.loss(model(batch))
+            loss: Tensor = recorder.loss(model(batch))
             accelerator.backward(loss / arguments.accumulate)
         if last:
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -80,9 +85,9 @@ def main() -> None:
 
     for _ in range(4):
         for number, batch in enumerate(loader, 1):
-            loss = flight.step(train_step, batch, last=number % arguments.accumulate == 0)
+            loss = recorder.step(train_step, batch, last=number % arguments.accumulate == 0)
             if number % 40 == 0:
-                accelerator.log({"epoch loss": float(loss)}, step=flight.num_updates)
+                accelerator.log({"epoch loss": float(loss)}, step=recorder.num_updates)
     accelerator.end_training()
     run.close()
 

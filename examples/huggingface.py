@@ -1,4 +1,5 @@
-"""A Hugging Face Trainer that sonde watches: a small Llama on a small corpus, one record of which is garbled.
+"""A Hugging Face Trainer that sonde watches: a small Llama on a small corpus, one record of which
+is garbled.
 
     python examples/huggingface.py
     sonde spikes runs/huggingface
@@ -31,7 +32,9 @@ from sonde.integrations.huggingface import SondeCallback
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """One token a byte, so that nothing has to be downloaded."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: at for at, letter in enumerate(["<pad>", *letters])}, []))
+    tokenizer = Tokenizer(
+        models.BPE({letter: at for at, letter in enumerate(["<pad>", *letters])}, [])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")  # noqa: S106
@@ -51,9 +54,16 @@ def main() -> None:
     set_seed(1)
     tokenizer = byte_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-        attention_dropout=0.1, pad_token_id=0, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        attention_dropout=0.1,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     trainer = Trainer(
         LlamaForCausalLM(config),
         TrainingArguments(

@@ -1,4 +1,5 @@
-"""A Lightning module that sonde watches: a small language model on a small corpus, one record of which is garbled.
+"""A Lightning module that sonde watches: a small language model on a small corpus, one record of
+which is garbled.
 
     python examples/lightning_module.py
     sonde spikes runs/lightning
@@ -81,7 +82,11 @@ def main() -> None:
     seed_everything(1)
     rows: Any = [text.encode() for text in sentences()]
     loader: DataLoader[Any] = DataLoader(
-        rows, batch_size=arguments.rows, shuffle=True, collate_fn=collate, num_workers=arguments.workers
+        rows,
+        batch_size=arguments.rows,
+        shuffle=True,
+        collate_fn=collate,
+        num_workers=arguments.workers,
     )
     module = LanguageModel(manual=arguments.manual)
     checkpoints = ModelCheckpoint(
@@ -98,7 +103,10 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[checkpoints, *([] if arguments.unwatched else [SondeCallback(arguments.directory, decode=decode)])],
+        callbacks=[
+            checkpoints,
+            *([] if arguments.unwatched else [SondeCallback(arguments.directory, decode=decode)]),
+        ],
     )
     trainer.fit(module, loader, ckpt_path=arguments.resume)
     if trainer.is_global_zero:

@@ -1,4 +1,5 @@
-"""A small GPT on a text of one's own, as people write such scripts; sonde rides along in eight lines, marked with `# sonde`.
+"""A small GPT on a text of one's own, as people write such scripts; sonde rides along in eight
+lines, marked with `# sonde`.
 
 python examples/nano_gpt.py TEXT RUN            a minute on two cores; then
 sonde spikes RUN                                what jumped
@@ -22,7 +23,9 @@ parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--batch-size", type=int, default=12)
 parser.add_argument("--block-size", type=int, default=64)
 parser.add_argument("--lr", type=float, default=3e-3)
-parser.add_argument("--lr-fault-at", type=int, default=0, help="make one update at 40 times the learning rate")
+parser.add_argument(
+    "--lr-fault-at", type=int, default=0, help="make one update at 40 times the learning rate"
+)
 args = parser.parse_args()
 torch.manual_seed(1337)
 
@@ -39,10 +42,17 @@ def decode(tokens: list[int]) -> str:
 
 
 def get_batch(step: int) -> tuple[Tensor, Tensor]:
-    """Rows that lie side by side in the text, a new place each step; every row is seen once an epoch."""
+    """Rows that lie side by side in the text, a new place each step; every row is seen once an
+    epoch.
+    """
     num_rows = (len(data) - 1) // args.block_size
-    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(step * args.batch_size // num_rows))
-    rows = [int(order[(step * args.batch_size + row) % num_rows]) * args.block_size for row in range(args.batch_size)]
+    order = torch.randperm(
+        num_rows, generator=torch.Generator().manual_seed(step * args.batch_size // num_rows)
+    )
+    rows = [
+        int(order[(step * args.batch_size + row) % num_rows]) * args.block_size
+        for row in range(args.batch_size)
+    ]
     x = torch.stack([data[at : at + args.block_size] for at in rows])
     y = torch.stack([data[at + 1 : at + 1 + args.block_size] for at in rows])
     return x, y
@@ -57,7 +67,9 @@ class Block(nn.Module):
         self.num_heads = num_heads
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,10 +88,18 @@ class GPT(nn.Module):
     """Predicts the next character."""
 
     def __init__(
-        self, vocab_size: int, block_size: int, width: int = 64, num_heads: int = 4, num_layers: int = 2
+        self,
+        vocab_size: int,
+        block_size: int,
+        width: int = 64,
+        num_heads: int = 4,
+        num_layers: int = 2,
     ) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(block_size, width)
+        self.tokens, self.positions = (
+            nn.Embedding(vocab_size, width),
+            nn.Embedding(block_size, width),
+        )
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size)
 
@@ -93,8 +113,8 @@ class GPT(nn.Module):
 # ---------------------------------------------------------------- training
 model = GPT(len(characters), args.block_size)
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-run = sonde.Run(args.run, settings=vars(args))  # sonde
-flight = sonde.FlightRecorder(run, model, optimizer, decode=decode)  # sonde
+run = sonde.Run(args.run, config=vars(args))  # sonde
+recorder = sonde.Recorder(run, model, optimizer, decode=decode)  # sonde
 
 
 def get_lr(step: int) -> float:
@@ -114,11 +134,11 @@ def train_step(batch: tuple[Tensor, Tensor]) -> Tensor:  # sonde: the body stood
     return loss.detach()  # sonde
 
 
-start = flight.restore()  # sonde: after a kill or a rollback it goes on from a kept state
+start = recorder.restore()  # sonde: after a kill or a rollback it goes on from a kept state
 for step in range(start, args.steps):
     for group in optimizer.param_groups:
         group["lr"] = get_lr(step) * (40 if step + 1 == args.lr_fault_at else 1)
-    loss = flight.step(train_step, get_batch(step))  # sonde
+    loss = recorder.step(train_step, get_batch(step))  # sonde
     if step % 100 == 0 or step + 1 == args.steps:
         print(f"step {step + 1}: loss {loss.item():.4f}")
 run.close()  # sonde

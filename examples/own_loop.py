@@ -1,4 +1,5 @@
-"""A training loop of one's own, with sonde's parts one by one: run, logger, metrics, the exact step, checkpoints. (A whole loop watched: nano_gpt.py.)
+"""A training loop of one's own, with sonde's parts one by one: run, logger, metrics, the exact
+step, checkpoints. (A whole loop watched: nano_gpt.py.)
 
 python examples/own_loop.py [RUN]       a few seconds; `sonde show RUN` shows what it recorded
 """
@@ -40,9 +41,11 @@ def main(directory: Path) -> float:
     task = Regression()
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.0)
     schedule = Schedule(schedule="cosine", lr=1e-2, warmup=20, schedule_updates=NUM_UPDATES)
-    step = UpdateStep(task, optimizer, GradientSum(task.model.parameters()), TrainerSettings(clip_norm=1.0))
+    step = UpdateStep(
+        task, optimizer, GradientSum(task.model.parameters()), TrainerSettings(clip_norm=1.0)
+    )
     loss = float("nan")
-    with Run(directory, settings={"num_updates": NUM_UPDATES}, seeds={"torch": 1}) as run:
+    with Run(directory, config={"num_updates": NUM_UPDATES}, seeds={"torch": 1}) as run:
         run.logger.metadata("train.loss", {"format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"})
         for update in range(NUM_UPDATES):
             for group in optimizer.param_groups:
@@ -52,7 +55,10 @@ def main(directory: Path) -> float:
                 log_scalar("train.loss", result.loss, result.weight)
             if (update + 1) % 20 == 0:
                 loss = get_smoothed_values("train_inner")["train.loss"]
-                run.logger.log(step=(1, update + 1), data={"train.loss": loss, "train.lr": schedule.rate(update)})
+                run.logger.log(
+                    step=(1, update + 1),
+                    data={"train.loss": loss, "train.lr": schedule.rate(update)},
+                )
                 reset_meters("train_inner")
         state = {"model": task.model.state_dict(), "optimizer": optimizer.state_dict()}
         path = run.checkpoints().save(NUM_UPDATES, state)

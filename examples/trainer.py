@@ -1,6 +1,8 @@
-"""The same training with `Trainer`: epochs, evaluation, checkpoints, resume and stopping come with it.
+"""The same training with `Trainer`: epochs, evaluation, checkpoints, resume and stopping come with
+it.
 
-python examples/trainer.py [RUN]        a few seconds; run it again and it goes on where it stopped, which is at the end
+python examples/trainer.py [RUN]        a few seconds; run it again and it goes on where it stopped,
+which is at the end
 """
 
 import sys
@@ -28,21 +30,25 @@ class Regression:
     def compute(self, batch: Tensor) -> StepOutput:
         """The sum of the losses and how many there are; never a mean."""
         losses = (self.model(batch).squeeze(1) - batch.sum(1).tanh()).square()
-        return StepOutput(loss_sum=losses.sum(), weight=len(batch), tensors={"worst": losses.max().detach()})
+        return StepOutput(
+            loss_sum=losses.sum(), weight=len(batch), tensors={"worst": losses.max().detach()}
+        )
 
 
 class Numbers:
     """Batches that follow from their number; the position is two integers."""
 
     def __init__(self) -> None:
-        self.epoch, self.offset = 1, 0
+        self.epoch = 1
+        self.offset = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         for offset in range(self.offset, BATCHES_PER_EPOCH):
             generator = torch.Generator().manual_seed(1000 * self.epoch + offset)
             self.offset = offset + 1
             if self.offset == BATCHES_PER_EPOCH:
-                self.epoch, self.offset = self.epoch + 1, 0
+                self.epoch = self.epoch + 1
+                self.offset = 0
             yield torch.randn(16 + offset % 3 * 8, 8, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,7 +57,8 @@ class Numbers:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position."""
-        self.epoch, self.offset = state["epoch"], state["offset"]
+        self.epoch = state["epoch"]
+        self.offset = state["offset"]
 
 
 class WorstSample(Callback):
@@ -67,7 +74,8 @@ class WorstSample(Callback):
 
 def main(directory: Path) -> str:
     """Train, and return why it stopped."""
-    task, callback = Regression(), WorstSample()
+    task = Regression()
+    callback = WorstSample()
     held_out = torch.randn(64, 8, generator=torch.Generator().manual_seed(7))
     with Run(directory, seeds={"torch": 1}) as run:
         trainer = Trainer(

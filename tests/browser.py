@@ -1,6 +1,8 @@
-"""A real browser for tests: Debian's chromium, headless, spoken to over a pipe in its own protocol. Needs no package and no port.
+"""A real browser for tests: Debian's chromium, headless, spoken to over a pipe in its own protocol.
+Needs no package and no port.
 
-Where there is no chromium the tests that need it are skipped, which pytest's summary (-ra) tells; with CI=true that is a failure.
+Where there is no chromium the tests that need it are skipped, which pytest's summary (-ra) tells;
+with CI=true that is a failure.
 """
 
 import base64
@@ -23,24 +25,47 @@ def find_chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return path
-    told = "NO CHROMIUM: the report was not looked at in a browser (apt-get install chromium)"
+    sentence = "NO CHROMIUM: the report was not looked at in a browser (apt-get install chromium)"
     if os.environ.get("CI") == "true":
-        pytest.fail(told)
-    pytest.skip(told)
+        pytest.fail(sentence)
+    pytest.skip(sentence)
 
 
 class Browser:
     """One page of a headless chromium. Use it in a `with` block."""
 
-    def __init__(self, chromium: str, profile: Path, *, width: int = 1100, height: int = 900) -> None:
+    def __init__(
+        self, chromium: str, profile: Path, *, width: int = 1100, height: int = 900
+    ) -> None:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-        options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-background-networking"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+        ]
+        options += [
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            "--disable-background-networking",
+        ]
         # The protocol's pipe is file descriptors 3 and 4, by definition.
-        command = ["bash", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "bash", chromium, *options, "about:blank"]
+        command = [
+            "bash",
+            "-c",
+            f'exec "$@" 3<&{to_read} 4>&{to_write}',
+            "bash",
+            chromium,
+            *options,
+            "about:blank",
+        ]
         self._process = subprocess.Popen(
-            command, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_read)
         os.close(to_write)
@@ -49,7 +74,9 @@ class Browser:
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
@@ -69,28 +96,47 @@ class Browser:
 
     @property
     def complaints(self) -> list[str]:
-        """Errors and warnings of the page since it was opened: from scripts, and from the policy."""
-        told = []
+        """Errors and warnings of the page since it was opened: from scripts, and from the
+        policy.
+        """
+        sentences = []
         for event in self._events:
-            kind, details = event["method"], event["params"]
+            kind = event["method"]
+            details = event["params"]
             if kind == "Runtime.exceptionThrown":
-                told.append(str(details["exceptionDetails"].get("exception", {}).get("description")))
-            elif kind == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
-                told.append(str(details["args"]))
+                sentences.append(
+                    str(details["exceptionDetails"].get("exception", {}).get("description"))
+                )
+            elif kind == "Runtime.consoleAPICalled" and details["type"] in (
+                "error",
+                "warning",
+                "assert",
+            ):
+                sentences.append(str(details["args"]))
             elif kind == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
-                told.append(details["entry"]["text"])
-        return told
+                sentences.append(details["entry"]["text"])
+        return sentences
 
     @property
     def requests(self) -> list[dict[str, Any]]:
         """What the page has asked the network for since it was opened; needs `Network.enable`."""
-        return [event["params"] for event in self._events if event["method"] == "Network.requestWillBeSent"]
+        return [
+            event["params"]
+            for event in self._events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
 
     @property
     def bytes_received(self) -> float:
-        """What came over the network since the page was opened, as it was sent; needs `Network.enable`."""
-        finished = [event["params"] for event in self._events if event["method"] == "Network.loadingFinished"]
-        return float(sum(one["encodedDataLength"] for one in finished))
+        """What came over the network since the page was opened, as it was sent; needs
+        `Network.enable`.
+        """
+        finished = [
+            event["params"]
+            for event in self._events
+            if event["method"] == "Network.loadingFinished"
+        ]
+        return float(sum(outcome["encodedDataLength"] for outcome in finished))
 
     def open(self, page: Path | str) -> None:
         """Load a file, or an address, and wait until it is there."""
@@ -103,7 +149,9 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page; a promise is waited for."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -117,14 +165,25 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         """Give the page another size."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def prefer(self, scheme: str) -> None:
         """`light` or `dark`."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """A mouse event as the machine would send it: mouseMoved, mousePressed, mouseReleased, mouseWheel."""
+        """A mouse event as the machine would send it: mouseMoved, mousePressed, mouseReleased,
+        mouseWheel.
+        """
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def screenshot(self, path: Path) -> None:

@@ -1,4 +1,6 @@
-"""What holds for every test: how hypothesis searches, what a fast test may cost, and that it leaves nothing behind."""
+"""What holds for every test: how hypothesis searches, what a fast test may cost, and that it leaves
+nothing behind.
+"""
 
 import os
 import re
@@ -11,15 +13,25 @@ from typing import Final
 import hypothesis
 import pytest
 
-# A loaded machine is not a failed property, so no deadlines. CI looks at the same examples each time: red there means
-# that the change broke something; other examples are looked for on the machines of people who can look into them.
+# A loaded machine is not a failed property, so no deadlines. CI looks at the same examples each
+# time: red there means that the change broke something; other examples are looked for on the
+# machines of people who can look into them.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+# A job in the background or under nohup inherits these as ignored, and so would every process that
+# a test starts and then interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 MAX_FAST_CPU_SECONDS: Final = 6.0
-"""Generous: a test over about one second should say so, but a busy machine and the first import of torch cost too."""
+"""Generous: a test over about one second should say so, but a busy machine and the first import of
+torch cost too.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,7 +53,9 @@ def _a_long_test_is_marked_slow(request: pytest.FixtureRequest) -> Iterator[None
     yield
     spent = _cpu_seconds() - before
     marked = request.node.get_closest_marker("slow") or request.node.get_closest_marker("soak")
-    assert marked or spent < MAX_FAST_CPU_SECONDS, f"took {spent:.1f} s of CPU: mark it slow, or make it faster"
+    assert marked or spent < MAX_FAST_CPU_SECONDS, (
+        f"took {spent:.1f} s of CPU: mark it slow, or make it faster"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +77,8 @@ def _working_directory_stays() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_process_stays() -> Iterator[None]:
-    # By module, so that a module may share a process among its tests. Made first in its scope, hence torn down last.
+    # By module, so that a module may share a process among its tests. Made first in its scope,
+    # hence torn down last.
     before = _children()
     yield
     left = {pid: command for pid, command in _children().items() if pid not in before}
@@ -78,7 +93,9 @@ def _cpu_seconds() -> float:
 
 
 def _children() -> dict[int, str]:
-    """Live child processes of this one with their command lines; none where /proc does not tell (not on Linux)."""
+    """Live child processes of this one with their command lines; none where /proc does not tell
+    (not on Linux).
+    """
     children: dict[int, str] = {}
     for thread in Path("/proc/self/task").glob("*/children"):
         try:
@@ -87,7 +104,8 @@ def _children() -> dict[int, str]:
             continue
         for pid in pids:
             command = _command_of(pid)
-            # multiprocessing keeps these two for the rest of the process's life; the dead have no command line.
+            # multiprocessing keeps these two for the rest of the process's life; the dead have no
+            # command line.
             if command and "resource_tracker" not in command and "forkserver" not in command:
                 children[pid] = command
     return children
@@ -95,6 +113,12 @@ def _children() -> dict[int, str]:
 
 def _command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except OSError:
         return ""

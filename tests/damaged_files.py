@@ -1,4 +1,6 @@
-"""Everything that can be read out of a run and its data, as plain text; and whether a reader told of damage on the way."""
+"""Everything that can be read out of a run and its data, as plain text; and whether a reader told
+of damage on the way.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +12,11 @@ from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import read_skip_list
 from sonde.data.token_file import TokenFile
 from sonde.errors import SondeError
-from sonde.flight.batch_file import KeptBatches
 from sonde.forensics.verdict import read_verdict
 from sonde.log.reading import read
 from sonde.log.series import read_series
 from sonde.probe.dump import read_dump
+from sonde.recorder.batch_file import KeptBatches
 from sonde.records.index import RunIndex
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
@@ -30,13 +32,18 @@ Answer = tuple[str, int]
 
 
 def answers(place: Path) -> dict[str, Answer]:
-    """What every reader says of the run and the data in `place`. Only errors of sonde and of the system are caught."""
+    """What every reader says of the run and the data in `place`. Only errors of sonde and of the
+    system are caught.
+    """
     root = place / "run"
     questions: dict[str, Callable[[], Answer]] = {
         "manifest": lambda: (repr(read_manifest(root)), 0),
         "lock": lambda: _lock(root),
         "log": lambda: _log(root),
-        "series": lambda: (repr(read_series(root, "train.loss").values.tolist()), _num_bad_in_log(root)),
+        "series": lambda: (
+            repr(read_series(root, "train.loss").values.tolist()),
+            _num_bad_in_log(root),
+        ),
         "steps": lambda: _steps(root),
         "updates": lambda: _updates(root),
         "spikes": lambda: _spikes(root),
@@ -48,7 +55,7 @@ def answers(place: Path) -> dict[str, Answer]:
         "data": lambda: _data(place / "data"),
         "ledger": lambda: _ledger(root),
         "kept batches": lambda: _kept_batches(root),
-        "probe": lambda: (repr(read_dump(place / "dump" / "step0" / "rank0")), 0),
+        "probe": lambda: (repr(read_dump(place / "dump" / "step0" / "rank")), 0),
     }
     return {name: _asked(question) for name, question in questions.items()}
 
@@ -76,7 +83,9 @@ def _lock(root: Path) -> Answer:
 
 def _log(root: Path) -> Answer:
     log = read(root)
-    return repr([(one.type, one.step, one.data, one.timestamp, one.rank) for one in log]), log.num_bad
+    return repr(
+        [(one.type, one.step, one.data, one.timestamp, one.rank) for one in log]
+    ), log.num_bad
 
 
 def _num_bad_in_log(root: Path) -> int:
@@ -94,7 +103,9 @@ def _updates(root: Path) -> Answer:
     updates.refresh()
     told = read_records(path)
     list(told)
-    return repr((updates.steps.tolist(), updates.columns["loss"].tolist())), updates.num_bad + told.num_bad
+    return repr(
+        (updates.steps.tolist(), updates.columns["loss"].tolist())
+    ), updates.num_bad + told.num_bad
 
 
 def _spikes(root: Path) -> Answer:
@@ -131,14 +142,21 @@ def _checkpoint(root: Path) -> Answer:
 def _ledger(root: Path) -> Answer:
     found = read_ledger(root)
     columns = [column.tolist() for column in found.rows[1:]]
-    return repr((columns, [found.keys.name_of(key) for key in found.rows.keys.tolist()])), found.num_bad
+    return repr(
+        (columns, [found.keys.name_of(key) for key in found.rows.keys.tolist()])
+    ), found.num_bad
 
 
 def _kept_batches(root: Path) -> Answer:
-    kept = KeptBatches(RunLayout(root).flight, 0)
+    kept = KeptBatches(RunLayout(root).kept, 0)
     updates = [kept.load(step) for step in kept.steps()]
     said = [
-        (one.step, one.rates, [[leaf.tolist() for leaf in micro.tensors] for micro in one.micro]) for one in updates
+        (
+            update.step,
+            update.rates,
+            [[leaf.tolist() for leaf in micro.tensors] for micro in update.micro],
+        )
+        for update in updates
     ]
     return repr(said), len(kept.problems)
 
@@ -149,6 +167,9 @@ def _data(directory: Path) -> Answer:
     said = []
     for language in opened.languages("train"):
         tokens: TokenFile = opened.tokens("train", language)
-        said += [(tokenizer.decode(np.asarray(tokens[one])), tokens.origin(one)) for one in range(len(tokens))]
+        said += [
+            (tokenizer.decode(np.asarray(tokens[number])), tokens.origin(number))
+            for number in range(len(tokens))
+        ]
         said.append((repr(tokens.sidecar), ("", 0)))
     return repr(said), 0

@@ -38,7 +38,9 @@ def serving(runs: Path, **settings: Any) -> Iterator[DashboardServer]:
         assert not thread.is_alive()
 
 
-def ask(port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+def ask(
+    port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> Answer:
     """One request, as it is: nothing is normalised on the way."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:

@@ -1,4 +1,5 @@
-"""A run to report on, with everything in it: a spike with its samples, a restart, a verdict, checkpoints, damage, and hostile text everywhere.
+"""A run to report on, with everything in it: a spike with its samples, a restart, a verdict,
+checkpoints, damage, and hostile text everywhere.
 
 Made by hand, without training: what stands in it is known.
 """
@@ -23,7 +24,7 @@ from sonde.forensics.verdict import (
 from sonde.records.layout import RunLayout
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 
 SPIKE_STEP = 300
 BACK_TO = 260
@@ -36,6 +37,8 @@ HOSTILE = (
     "<!-- --></style></textarea></title><svg onload=alert(1)>",
     "\u202eright to left\u202c \x1b[31m \x00 \x07",
 )
+
+_PARTS = ("norm", "attention", "ffn.inner", "ffn.outer")
 
 
 def build_run(folder: Path) -> Path:
@@ -50,14 +53,18 @@ def build_run(folder: Path) -> Path:
         "nan": math.nan,
     }
     draw = random.Random(1)
-    with Run(run_directory, settings=settings, seeds={"torch": 1}, data={"train": "sha256:0a1b"}) as run:
+    with Run(
+        run_directory, config=settings, seeds={"torch": 1}, data={"train": "sha256:0a1b"}
+    ) as run:
         _write_log(run, draw)
         _write_steps(run, draw)
         _write_spikes(run, prepare_hostile_corpus(folder))
     layout = RunLayout(run_directory)
     for step in (200, BACK_TO, NUM_STEPS):
         about = About(metrics={"loss": 3.0}, distrusted=hostile if step == 200 else None)
-        CheckpointFolder(layout.checkpoints).write(step, encode_document(step, {}, about), b"tensors")
+        CheckpointFolder(layout.checkpoints).write(
+            step, encode_document(step, {}, about), b"tensors"
+        )
     layout.skip_list.write_text(f"# {hostile}\ntrain 3\n")
     write_verdict(run_directory, hostile_verdict(hostile))
     return run_directory
@@ -80,9 +87,17 @@ def hostile_verdict(hostile: str) -> Verdict:
         cause="garbled_text",
         title="Sample 3 of train is garbled text " + HOSTILE[0],
         confidence=0.93,
-        evidence=("Its loss is 17.2 where the others have 3.1.", "Without it the step has 3.08.", hostile),
+        evidence=(
+            "Its loss is 17.2 where the others have 3.1.",
+            "Without it the step has 3.08.",
+            hostile,
+        ),
         advice=("Skip train 3: `sonde rollback RUN --step 300`.", hostile),
-        suspects=(Suspect(dataset="train", sample=3, loss=17.2, file=f"t.de {hostile}", line=4, text=hostile),),
+        suspects=(
+            Suspect(
+                dataset="train", sample=3, loss=17.2, file=f"t.de {hostile}", line=4, text=hostile
+            ),
+        ),
     )
     rate = Cause(
         cause="learning_rate",
@@ -95,7 +110,7 @@ def hostile_verdict(hostile: str) -> Verdict:
     )
     modules = tuple(
         ModuleStatistics(
-            module=f"decoder.layers.{place // 4}.{('norm', 'attention', 'ffn.inner', 'ffn.outer')[place % 4]}",
+            module=f"decoder.layers.{place // 4}.{_PARTS[place % 4]}",
             kind="activation",
             norm=math.inf if place == 20 else 10.0 + place * (40 if place > 16 else 1),
             max_abs=3.5,
@@ -115,11 +130,24 @@ def hostile_verdict(hostile: str) -> Verdict:
                 found="the loss is as high there: " + hostile,
                 numbers={"loss there": 8.9, "loss here": 9.25},
             ),
-            Experiment(question="which samples?", done="left out one at a time", found="only sample 3 matters"),
+            Experiment(
+                question="which samples?",
+                done="left out one at a time",
+                found="only sample 3 matters",
+            ),
         ),
-        modules=(*modules, ModuleStatistics(module=hostile, kind="gradient", norm=1.0, max_abs=1.0, num_nonfinite=0)),
+        modules=(
+            *modules,
+            ModuleStatistics(
+                module=hostile, kind="gradient", norm=1.0, max_abs=1.0, num_nonfinite=0
+            ),
+        ),
         replay=ReplayResult(
-            from_step=BACK_TO, recorded_loss=9.25, replayed_loss=9.25, reproduced=True, differences=(hostile,)
+            from_step=BACK_TO,
+            recorded_loss=9.25,
+            replayed_loss=9.25,
+            reproduced=True,
+            differences=(hostile,),
         ),
         time=1794790760.0,
         seconds=12.5,
@@ -128,8 +156,16 @@ def hostile_verdict(hostile: str) -> Verdict:
 
 def _write_log(run: Run, draw: random.Random) -> None:
     for step in range(10, NUM_STEPS + 1, 10):
-        data: dict[str, Any] = {"train.loss": 2 + 5 / math.sqrt(step), "train.ips": 3000 + draw.gauss(0, 100)}
-        data |= {"train.data_time": 0.002, "train.fp_time": 0.2, "train.bp_time": 0.3, "train.grad_time": 0.05}
+        data: dict[str, Any] = {
+            "train.loss": 2 + 5 / math.sqrt(step),
+            "train.ips": 3000 + draw.gauss(0, 100),
+        }
+        data |= {
+            "train.data_time": 0.002,
+            "train.fp_time": 0.2,
+            "train.bp_time": 0.3,
+            "train.grad_time": 0.05,
+        }
         run.logger.log((1, step), data)
         if step % 50 == 0:
             run.logger.log((1, step), {"val.loss": 2.2 + 4 / math.sqrt(step)})
@@ -158,8 +194,10 @@ def _write_steps(run: Run, draw: random.Random) -> None:
 
 
 def _write_spikes(run: Run, data: Path) -> None:
-    settings = RecorderSettings(rule=ThresholdRule(above=5.0), grad_norm_rule=None)
-    with SpikeRecorder(run.records("spikes"), settings=settings, datasets={"train": open_pairs(data)}) as recorder:
+    settings = SpikeSettings(rule=ThresholdRule(above=5.0), grad_norm_rule=None)
+    with SpikeRecorder(
+        run.records("spikes"), settings=settings, datasets={"train": open_pairs(data)}
+    ) as recorder:
         samples = open_pairs(data)
         lengths = [len(samples[row].target) for row in range(5)]
         tokens = [[3.0] * length for length in lengths]

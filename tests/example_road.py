@@ -1,13 +1,15 @@
-"""The road of an example with a host: train, diagnose by the script, roll back, resume; for the tests of the integrations."""
+"""The road of an example with a host: train, diagnose by the script, roll back, resume; for the
+tests of the integrations.
+"""
 
 import subprocess
 import sys
 from pathlib import Path
 
 from sonde.cli.main import run as sonde
-from sonde.flight.batch_file import KeptBatches
 from sonde.forensics.rollback import plan_rollback
 from sonde.forensics.verdict import read_verdict
+from sonde.recorder.batch_file import KeptBatches
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GARBLED = 333
@@ -16,13 +18,18 @@ GARBLED = 333
 def names(run: Path, step: int, num_ranks: int = 1) -> list[int]:
     """The samples of a step."""
     updates = [KeptBatches(run / "flight", rank).load(step) for rank in range(num_ranks)]
-    return [one for update in updates for micro in update.micro for one in micro.names]
+    return [name for update in updates for micro in update.micro for name in micro.names]
 
 
 def command_of(example: str, *arguments: object, num_ranks: int = 1) -> list[str]:
     """How an example is started."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    return [sys.executable, *(launcher if num_ranks > 1 else []), str(EXAMPLES / example), *map(str, arguments)]
+    return [
+        sys.executable,
+        *(launcher if num_ranks > 1 else []),
+        str(EXAMPLES / example),
+        *map(str, arguments),
+    ]
 
 
 def start(command: list[str]) -> str:
@@ -36,17 +43,20 @@ def go_the_road(example: str, directory: Path, *arguments: object, num_ranks: in
     """The whole road, with a resume in the middle of an epoch; returns the host's way on."""
     command = command_of(example, "--directory", directory, *arguments, num_ranks=num_ranks)
     assert "The batch holds garbled text: " in start(command)
-    step = max(int(one.stem.partition("-")[2]) for one in (directory / "forensics").iterdir())
+    step = max(int(path.stem.partition("-")[2]) for path in (directory / "forensics").iterdir())
     assert sonde(["diagnose", str(directory), "--step", str(step), "--", *command]) == 0
     verdict = read_verdict(directory, step)
     first = verdict.causes[0]
     assert first.cause == "garbled_text"
-    assert [(one.dataset, one.sample) for one in first.suspects] == [("train", GARBLED)]
+    assert [(suspect.dataset, suspect.sample) for suspect in first.suspects] == [("train", GARBLED)]
     assert "the same to the bit" in verdict.experiments[0].found
     plan = plan_rollback(directory, step)
     assert plan.host is not None
     assert sonde(["rollback", str(directory), "--step", str(step), "--apply"]) == 0
-    before = {number: names(directory, number, num_ranks) for number in range(plan.checkpoint + 1, step + 5)}
+    before = {
+        number: names(directory, number, num_ranks)
+        for number in range(plan.checkpoint + 1, step + 5)
+    }
     assert f"step {step}:" not in start([*command, "--resume", plan.host.path])
     after = {number: names(directory, number, num_ranks) for number in before}
     assert [one for one in before[step] if one not in after[step]] == [GARBLED]

@@ -1,14 +1,15 @@
 """Faults at the N-th call that changes the disk, and children to die of them.
 
-Every writer of sonde goes through `sonde.records.disk`, so a test can first list the calls that a save makes and then
-repeat the save with a fault at each of them in turn:
+Every writer of sonde goes through `sonde.records.disk`, so a test can first list the calls that a
+save makes and then repeat the save with a fault at each of them in turn:
 
     calls = disk_calls_of(save)
     for position in range(len(calls)):
         exit_code = run_in_child(lambda: save_with(kill, position))
         … whatever is on the disk now must be the old state or the new …
 
-A fault is a function that is called in place of the disk call, with its name, the real function and the arguments:
+A fault is a function that is called in place of the disk call, with its name, the real function and
+the arguments:
 
     kill              SIGKILL instead of the call
     kill_after        half of a write, or the whole of any other call, then SIGKILL
@@ -45,7 +46,9 @@ def disk_calls_of(action: Callable[[], object]) -> list[str]:
 
 @contextlib.contextmanager
 def fault_at(position: int, fault: Fault) -> Iterator[list[str]]:
-    """Within the block, the disk call number `position` (from 0) meets `fault`. Gives the growing list of calls made."""
+    """Within the block, the disk call number `position` (from 0) meets `fault`. Gives the growing
+    list of calls made.
+    """
     with faults_where(lambda _operation, number: number == position, fault) as calls:
         yield calls
 
@@ -73,7 +76,9 @@ def faults_where(hit: Callable[[str, int], bool], fault: Fault) -> Iterator[list
 
     with contextlib.ExitStack() as stack:
         for operation in OPERATIONS:
-            stack.enter_context(mock.patch.object(disk, operation, seam(operation, getattr(disk, operation))))
+            stack.enter_context(
+                mock.patch.object(disk, operation, seam(operation, getattr(disk, operation)))
+            )
         yield calls
 
 
@@ -110,7 +115,8 @@ def short_write(operation: str, real: Callable[..., Any], arguments: tuple[Any, 
 def start_child(action: Callable[[], object]) -> int:
     """Fork a child that runs `action` and nothing else of this process; returns its process id."""
     with warnings.catch_warnings():
-        # From 3.12 on Python warns of forking beside threads; pytest-timeout keeps one, which the child never misses.
+        # From 3.12 on Python warns of forking beside threads; pytest-timeout keeps one, which the
+        # child never misses.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -126,9 +132,11 @@ def start_child(action: Callable[[], object]) -> int:
 
 
 def exit_code_of(pid: int) -> int:
-    """Wait for a child: 0 when its action returned, 1 when it raised, minus the signal that ended it.
+    """Wait for a child: 0 when its action returned, 1 when it raised, minus the signal that ended
+    it.
 
-    A child that hangs for a minute is killed: once in thousands of forks it inherits a lock that a thread of ours held.
+    A child that hangs for a minute is killed: once in thousands of forks it inherits a lock that a
+    thread of ours held.
     """
     deadline = time.monotonic() + 60
     while True:

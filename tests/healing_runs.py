@@ -1,4 +1,5 @@
-"""A run that meets a bad sample, and is mended: the sample's loss is not finite, whoever computes it in this process.
+"""A run that meets a bad sample, and is mended: the sample's loss is not finite, whoever computes
+it in this process.
 
 run = bad_run(tmp_path, prepare_corpus(tmp_path, num=120), monkeypatch)
 train_healing(run.settings, run.directory, Heal(max_times=3), diagnose=run.blame)
@@ -42,13 +43,20 @@ class BadRun:
         """The right verdict, without a diagnosis."""
         suspect = Suspect(dataset="train", sample=self.bad)
         cause = Cause(
-            cause="garbled_text", title="It is garbled.", confidence=0.9, suspects=(suspect,), blames="samples"
+            cause="garbled_text",
+            title="It is garbled.",
+            confidence=0.9,
+            suspects=(suspect,),
+            blames="samples",
         )
         return Verdict(run_id="", step=step, causes=(cause,), seconds=1.0)
 
     def by_hand(self, skip: list[int] | None = None, checkpoint: int = CHECKPOINT) -> Path:
-        """The run that had the samples on its skip list from the checkpoint on, trained in two starts."""
-        run, skip_list = self.folder / "by-hand", self.folder / "skip.txt"
+        """The run that had the samples on its skip list from the checkpoint on, trained in two
+        starts.
+        """
+        run = self.folder / "by-hand"
+        skip_list = self.folder / "skip.txt"
         write_skip_list(skip_list, SkipList({"train": [self.bad] if skip is None else skip}))
         train_run(replace(self.settings, max_updates=checkpoint), run)
         train_run(replace(self.settings, skip_list=str(skip_list)), run)

@@ -1,4 +1,6 @@
-"""Every verb of the command line against a run that means harm: what stands in its files, and what stands where its files should be."""
+"""Every verb of the command line against a run that means harm: what stands in its files, and what
+stands where its files should be.
+"""
 
 import contextlib
 import io
@@ -21,13 +23,16 @@ KINDS = ("folder", "fifo", "device", "loop", "dangling", "endless", "outside", "
 
 
 def make_place(folder: Path) -> Path:
-    """A folder with a hostile run, its data, a probe's dump, and a file and a folder of somebody else's outside of it."""
+    """A folder with a hostile run, its data, a probe's dump, and a file and a folder of somebody
+    else's outside of it.
+    """
     root = build_run(folder)
     root.rename(folder / "run")
     dump = folder / "run" / "probe" / "step0" / "rank0"
     dump.mkdir(parents=True)
     (dump / "debug.json").write_text(
-        '{"task": "statistics", "level": "debug", "data": {"x\\u001b[31m": {"type": "torch.Tensor"}}}'
+        '{"task": "statistics", "level": "debug", "data": {"x\\u001b[31m": {"type":'
+        ' "torch.Tensor"}}}'
     )
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "precious").write_text("precious\n")
@@ -35,8 +40,12 @@ def make_place(folder: Path) -> Path:
 
 
 def command_of(verb: str, place: Path) -> list[list[str]]:
-    """Command lines of a verb that reads the run or the data of `place`. One that is new gets the run directory."""
-    root, data, out = str(place / "run"), str(place / "data"), str(place / "out")
+    """Command lines of a verb that reads the run or the data of `place`. One that is new gets the
+    run directory.
+    """
+    root = str(place / "run")
+    data = str(place / "data")
+    out = str(place / "out")
     step = str(SPIKE_STEP)
     commands = {
         "prepare": [["--train", data + "/train.en.bin", "--out", out, "--tokenizer", "bytes"]],
@@ -85,21 +94,35 @@ def put(kind: str, path: Path, place: Path) -> None:
     elif kind == "fifo":
         os.mkfifo(path)
     elif kind == "device":
-        path.symlink_to("/dev/tty") if os.getuid() else os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))
+        (
+            path.symlink_to("/dev/tty")
+            if os.getuid()
+            else os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))
+        )
     else:
-        to = {"loop": path, "dangling": place / "elsewhere" / "nowhere", "endless": Path("/dev/zero")}
+        to = {
+            "loop": path,
+            "dangling": place / "elsewhere" / "nowhere",
+            "endless": Path("/dev/zero"),
+        }
         path.symlink_to(to.get(kind, place / "elsewhere" / "precious"))
 
 
 def problems_of(verb: str, place: Path) -> list[str]:
-    """What a verb does wrong on the run in `place`: a traceback, a raw control character, too long, anything written elsewhere."""
+    """What a verb does wrong on the run in `place`: a traceback, a raw control character, too long,
+    anything written elsewhere.
+    """
     found = []
     for command in command_of(verb, place):
         before = _outside(place)
         code, text = _run(command)
         wrong = [
             *([f"ended with {code}"] if code not in (0, 1, 2) else []),
-            *(["raw control characters"] if any(ord(one) < 32 and one not in "\n\t" for one in text) else []),
+            *(
+                ["raw control characters"]
+                if any(ord(letter) < 32 and letter not in "\n\t" for letter in text)
+                else []
+            ),
             *(["a traceback"] if "Traceback" in text or "Error:" in text else []),
             *(["wrote outside"] if _outside(place) != before else []),
         ]
@@ -109,7 +132,9 @@ def problems_of(verb: str, place: Path) -> list[str]:
 
 
 def all_verbs() -> list[str]:
-    """Every verb that ends by itself. The dashboard serves until it is stopped: tests/unit/dashboard/test_hostile_runs.py asks it for every page."""
+    """Every verb that ends by itself. The dashboard serves until it is stopped:
+    tests/unit/dashboard/test_hostile_runs.py asks it for every page.
+    """
     return sorted(set(VERBS) - {"dashboard"})
 
 
@@ -142,8 +167,13 @@ def _run(command: list[str]) -> tuple[object, str]:
 def _outside(place: Path) -> dict[str, str]:
     """What stands outside of the run: names, and content of what is small."""
     return {
-        str(path): path.read_text() if path.is_file() else "" for path in sorted((place / "elsewhere").rglob("*"))
-    } | {str(path): "" for path in place.glob("*") if path.name not in ("run", "out", "out.html", "out.md")}
+        str(path): path.read_text() if path.is_file() else ""
+        for path in sorted((place / "elsewhere").rglob("*"))
+    } | {
+        str(path): ""
+        for path in place.glob("*")
+        if path.name not in ("run", "out", "out.html", "out.md")
+    }
 
 
 def make_odd(place: Path) -> None:
@@ -158,7 +188,12 @@ def make_odd(place: Path) -> None:
         "world_size": 2,
         "seeds": {"a": []},
     }
-    manifest |= {"versions": {"torch": {"x": 1}}, "git": {"commit": 7}, "data": {"[/x]": None}, "host": {"name": ["h"]}}
+    manifest |= {
+        "versions": {"torch": {"x": 1}},
+        "git": {"commit": 7},
+        "data": {"[/x]": None},
+        "host": {"name": ["h"]},
+    }
     (root / "run.json").write_text(json.dumps(manifest))
     _odd_records(root)
     _odd_spikes(root)
@@ -173,7 +208,11 @@ def _odd_records(root: Path) -> None:
     }
     odd_log = [
         huge,
-        {"type": "LOG", "step": 2**63, "data": {"[/x]\x1b[2J": 1.5, "loss": "NaN", "train.loss": 2**80}},
+        {
+            "type": "LOG",
+            "step": 2**63,
+            "data": {"[/x]\x1b[2J": 1.5, "loss": "NaN", "train.loss": 2**80},
+        },
         {
             "type": "LOG",
             "step": [1, "x"],
@@ -181,7 +220,13 @@ def _odd_records(root: Path) -> None:
             "timestamp": 1e308,
             "rank": 2**65,
         },
-        {"type": "LOG", "step": "\ud800", "data": {"\ud800": 1.0}, "timestamp": "NaN", "elapsedtime": -1e308},
+        {
+            "type": "LOG",
+            "step": "\ud800",
+            "data": {"\ud800": 1.0},
+            "timestamp": "NaN",
+            "elapsedtime": -1e308,
+        },
         {"type": "LOG", "step": None, "data": [1, 2]},
         {"type": "GAP", "num_lost": -5},
     ]
@@ -243,7 +288,10 @@ def _odd_spikes(root: Path) -> None:
     )
     _append(
         root / "records" / "events.rank0.jsonl",
-        [{"type": "EVENT", "event": ["x"], "time": "NaN"}, {"event": "start", "settings_before": 5}],
+        [
+            {"type": "EVENT", "event": ["x"], "time": "NaN"},
+            {"event": "start", "settings_before": 5},
+        ],
     )
 
 
@@ -253,7 +301,9 @@ def _odd_documents(root: Path) -> None:
     (root / "forensics" / "verdict-300.json").write_text(
         json.dumps({**verdict, "causes": [], "time": 1e308, "seconds": -1e308})
     )
-    (root / "forensics" / "verdict-5.json").write_text(json.dumps({**verdict, "step": 5, "causes": [{}]}))
+    (root / "forensics" / "verdict-5.json").write_text(
+        json.dumps({**verdict, "step": 5, "causes": [{}]})
+    )
     state = root / "checkpoints" / "step-000000000420" / "state.json"
     state.write_text(
         json.dumps(

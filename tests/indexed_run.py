@@ -1,4 +1,6 @@
-"""A run with records, and its index brought up to date: what the tests of the index write and look at."""
+"""A run with records, and its index brought up to date: what the tests of the index write and look
+at.
+"""
 
 import contextlib
 from collections.abc import Iterator

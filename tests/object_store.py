@@ -1,4 +1,6 @@
-"""A real S3 server in this process (moto's), with one empty bucket, found through the environment as any other."""
+"""A real S3 server in this process (moto's), with one empty bucket, found through the environment
+as any other.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -19,12 +19,17 @@ import torch.distributed as dist
 
 
 def run_ranks(
-    world_size: int, work: Callable[[int], Any], *, timeout_seconds: float = 60.0, killed: Collection[int] = ()
+    world_size: int,
+    work: Callable[[int], Any],
+    *,
+    timeout_seconds: float = 60.0,
+    killed: Collection[int] = (),
 ) -> list[Any]:
-    """Run `work(rank)` on forked ranks of one gloo group; its results, in order of rank. A failing rank fails the test.
+    """Run `work(rank)` on forked ranks of one gloo group; its results, in order of rank. A failing
+    rank fails the test.
 
-    The results travel as JSON. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` are set as torchrun would. The ranks in `killed` must die of
-    SIGKILL; they have no result.
+    The results travel as JSON. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` are set as torchrun would. The
+    ranks in `killed` must die of SIGKILL; they have no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         pids = [_fork(rank, world_size, work, Path(folder)) for rank in range(world_size)]

@@ -1,4 +1,6 @@
-"""A run to replay: a tiny model with dropout, two micro-batches an update, checkpoints and evaluations on the way."""
+"""A run to replay: a tiny model with dropout, two micro-batches an update, checkpoints and
+evaluations on the way.
+"""
 
 from pathlib import Path
 from typing import Any, Final

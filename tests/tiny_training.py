@@ -1,4 +1,5 @@
-"""A training small enough to run a thousand times: six batches an epoch, one process or many, exact positions.
+"""A training small enough to run a thousand times: six batches an epoch, one process or many, exact
+positions.
 
 trainer, task = make_trainer(run)
 trainer.train(stop=StopWhen(max_updates=9), callbacks=[…])
@@ -25,11 +26,15 @@ TIMES = ("time", "ips", "timestamp", "elapsed")
 
 
 class Numbers:
-    """Six global micro-batches an epoch, dealt out to ranks in turn; the position is two integers."""
+    """Six global micro-batches an epoch, dealt out to ranks in turn; the position is two
+    integers.
+    """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.epoch, self.offset = 1, 0
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 1
+        self.offset = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         for start in range(self.offset, BATCHES_PER_EPOCH, self.world_size):
@@ -37,14 +42,16 @@ class Numbers:
             rows = 2 + (start + self.rank) % 3
             self.offset = start + self.world_size
             if self.offset >= BATCHES_PER_EPOCH:
-                self.epoch, self.offset = self.epoch + 1, 0
+                self.epoch = self.epoch + 1
+                self.offset = 0
             yield torch.randn(rows, 4, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "offset": self.offset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.epoch, self.offset = state["epoch"], state["offset"]
+        self.epoch = state["epoch"]
+        self.offset = state["offset"]
 
 
 class Regression:
@@ -59,12 +66,18 @@ class Regression:
         batch = self.spoil(batch)
         losses = (self.model(batch).squeeze(1) - batch.sum(1)).square()
         return StepOutput(
-            loss_sum=losses.sum(), weight=len(batch), tensors={"mean": losses.mean(), "losses": losses.detach()}
+            loss_sum=losses.sum(),
+            weight=len(batch),
+            tensors={"mean": losses.mean(), "losses": losses.detach()},
         )
 
 
 def make_trainer(
-    run: Run | None = None, rank: int = 0, world_size: int = 1, task: Regression | None = None, **settings: Any
+    run: Run | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    task: Regression | None = None,
+    **settings: Any,
 ) -> tuple[Trainer, Regression]:
     task = task or Regression()
     trainer = Trainer(
@@ -75,14 +88,19 @@ def make_trainer(
         run=run,
         valid_data=lambda: [torch.ones(3, 4), torch.arange(8.0).view(2, 4)],
         settings=TrainerSettings(
-            **({"log_interval": 1, "validate_every_epochs": None, "save_every_epochs": None} | settings)
+            **(
+                {"log_interval": 1, "validate_every_epochs": None, "save_every_epochs": None}
+                | settings
+            )
         ),
     )
     return trainer, task
 
 
 def weights(task: Regression) -> list[float]:
-    values: list[float] = torch.cat([p.detach().flatten() for p in task.model.parameters()]).tolist()
+    values: list[float] = torch.cat(
+        [p.detach().flatten() for p in task.model.parameters()]
+    ).tolist()
     return values
 
 
@@ -92,10 +110,16 @@ def events(directory: Path, name: str) -> list[dict[str, Any]]:
 
 
 def standing_log(directory: Path) -> list[tuple[int, Any, dict[str, Any]]]:
-    """What a reader of the run's log sees, resumes taken into account and times left out: rank, step, values."""
+    """What a reader of the run's log sees, resumes taken into account and times left out: rank,
+    step, values.
+    """
     records = read(directory).records
     standing = [
-        (record.rank, record.step, {name: value for name, value in record.data.items() if not _is_time(name)})
+        (
+            record.rank,
+            record.step,
+            {name: value for name, value in record.data.items() if not _is_time(name)},
+        )
         for record in records
         if record.type == "LOG"
     ]

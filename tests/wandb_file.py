@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 
 def wandb_records(content: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: a head of seven bytes, then blocks of 32 KiB in the format of LevelDB's log."""
+    """The records of a .wandb file: a head of seven bytes, then blocks of 32 KiB in the format of
+    LevelDB's log.
+    """
     assert content[:4] == b":W&B"
-    position, parts = 7, b""
+    position = 7
+    parts = b""
     while position + 7 <= len(content):
         left = 32768 - position % 32768
         if left < 7:

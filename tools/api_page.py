@@ -1,6 +1,7 @@
 """docs/api.md, made of the public names themselves (tools/pages.py writes it).
 
-The names of a room stand in its `__init__.pyi`. What a name is, is the first sentence of its docstring.
+The names of a package stand in its `__init__.pyi`. What a name is, is the first sentence of its
+docstring.
 """
 
 import importlib
@@ -9,30 +10,44 @@ from typing import Final
 
 import sonde
 
-ROOMS: Final = sorted(name for name in dir(sonde) if inspect.ismodule(getattr(sonde, name)))
+_WITH_NAMES: Final = ("compat.atorch", "compat.fairseq", "compat.msprobe", "compat.nemo")
+"""Packages inside packages that promise names of their own."""
+PACKAGES: Final = sorted(
+    [name for name in dir(sonde) if inspect.ismodule(getattr(sonde, name))] + list(_WITH_NAMES)
+)
 _OPENING: Final = """# The public names
 
 <!-- Written by tools/pages.py from the code. Do not edit: change the docstrings and run it. -->
 
-These are the names we promise. Each loads when it is first used: `import sonde` loads no torch and no dependency. What is not listed here may
-move or change without notice. CONTRIBUTING says how a promised name may change.
+These are the names we promise. Each loads when it is first used: `import sonde` loads no torch and
+no dependency. What is not listed here may move or change without notice. CONTRIBUTING says
+how a promised name may change.
 """
 
 
 def api_page() -> str:
     """The whole page."""
-    root = [name for name in dir(sonde) if name not in ROOMS]
-    sections = [_section("sonde", root), *(_section(f"sonde.{room}", names_of(room)) for room in ROOMS)]
+    root = [name for name in dir(sonde) if name not in PACKAGES]
+    sections = [
+        _section("sonde", root),
+        *(_section(f"sonde.{package}", names_of(package)) for package in PACKAGES),
+    ]
     return "\n".join([_OPENING, *sections])
 
 
-def names_of(room: str) -> list[str]:
-    """The public names of a room; a plain module promises its classes and functions that have no underscore."""
-    module = importlib.import_module(f"sonde.{room}")
+def names_of(package: str) -> list[str]:
+    """The public names of a package; a plain module promises its classes and functions that have no
+    underscore.
+    """
+    module = importlib.import_module(f"sonde.{package}")
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return sorted(listed)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    own = [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+    ]
     return sorted(name for name in own if not name.startswith("_"))
 
 
@@ -40,7 +55,16 @@ def _section(module_name: str, names: list[str]) -> str:
     module = importlib.import_module(module_name)
     rows = [f"| `{name}` | {_said(getattr(module, name), name)} |" for name in names]
     return "\n".join(
-        [f"## `{module_name}`", "", _first(module.__doc__), "", "| name | what it is |", "| --- | --- |", *rows, ""]
+        [
+            f"## `{module_name}`",
+            "",
+            _first(module.__doc__),
+            "",
+            "| name | what it is |",
+            "| --- | --- |",
+            *rows,
+            "",
+        ]
     )
 
 

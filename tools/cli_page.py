@@ -1,6 +1,7 @@
 """docs/cli.md, made of the commands themselves (tools/pages.py writes it).
 
-A verb's section is its docstring and its flags with their help, so a text is written once, where the flag is.
+A verb's section is its docstring and its flags with their help, so a text is written once, where
+the flag is.
 """
 
 import re
@@ -20,6 +21,9 @@ _READ_MORE: Final = {
     "log": "logger.md",
     "tail": "logger.md",
     "checkpoints": "checkpoints.md",
+    "why": "why.md",
+    "watch": "alerts.md",
+    "import-log": "integrations.md#import-existing-runs",
     "spikes": "spikes.md",
     "skip": "spikes.md",
     "worst": "spikes.md",
@@ -34,13 +38,17 @@ _READ_MORE: Final = {
 """The page that says more about a verb."""
 _OPENING: Final = """# The command line
 
-<!-- Written by tools/pages.py from the commands themselves. Do not edit: change the docstrings in src/sonde/cli and run it. -->
+<!-- Written by tools/pages.py from the commands themselves.
+Do not edit: change the docstrings in src/sonde/cli and run it. -->
 
-`sonde VERB …`. Every verb has `--help`. Output is for people unless `--json` is given, which prints one JSON document
-([how values are spelled](formats/values.md)). Colour follows the terminal; `NO_COLOR=1` turns it off.
+`sonde VERB …`. Every verb has `--help`. Output is for people unless `--json` is given, which prints
+one JSON document ([how values are spelled](formats/values.md)). Colour follows the terminal;
+`NO_COLOR=1` turns it off.
 
-Exit codes: 0 success; 1 it failed, or a check found a difference; 2 the command line was wrong; 130 interrupted.
-Errors go to standard error as `error:`, `cause:` and `hint:`.
+Exit codes: 0 success; 1 it failed, or a check found a difference; 2 the command line was wrong;
+130 interrupted. Errors go to standard error as `error:`, `cause:` and `hint:`
+([for agents and CI](agents.md)). The documents have stable fields ([why](formats/why.md),
+[diagnose](formats/verdict.md), [the others](formats/answers.md)).
 
 `sonde --help` lists the verbs, `sonde --version` prints the version.
 """
@@ -54,14 +62,25 @@ def cli_page() -> str:
 
 def _section(app: App, verb: str) -> str:
     arguments = list(
-        app[verb].assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+        app[verb].assemble_argument_collection(
+            default_parameter=app.default_parameter, parse_docstring=True
+        )
     )
-    arguments = [one for one in arguments if one.parse and one.show]
-    places = [one for one in arguments if not any(name.startswith("-") for name in one.names)]
+    arguments = [argument for argument in arguments if argument.parse and argument.show]
+    places = [
+        argument
+        for argument in arguments
+        if not any(name.startswith("-") for name in argument.names)
+    ]
     usage = " ".join([f"sonde {verb}", *map(_place, places)])
     more = _READ_MORE.get(verb)
     link = f"\nMore: [{more.partition('.')[0]}]({more}).\n" if more else ""
-    flags = "\n".join([*map(_flag, places), *map(_flag, (one for one in arguments if one not in places))])
+    flags = "\n".join(
+        [
+            *map(_flag, places),
+            *map(_flag, (argument for argument in arguments if argument not in places)),
+        ]
+    )
     return f"## `{usage}`\n{_text(app, verb)}\n{link}\n{flags}\n"
 
 

@@ -1,4 +1,6 @@
-"""A hook of mkdocs: brings files from beside docs/ into the site, so that links to them work there as they do in the repository."""
+"""A hook of mkdocs: brings files from beside docs/ into the site, so that links to them work there
+as they do in the repository.
+"""
 
 import re
 from pathlib import Path
@@ -19,7 +21,9 @@ def on_files(files: Any, config: Any) -> Any:
         if source.suffix != ".md":
             text = f"# {name}\n\n```{source.suffix[1:]}\n{text}```\n"
         # Sources are reached from the tour alone.
-        inclusion = InclusionLevel.NOT_IN_NAV if name.startswith("src/") else InclusionLevel.UNDEFINED
+        inclusion = (
+            InclusionLevel.NOT_IN_NAV if name.startswith("src/") else InclusionLevel.UNDEFINED
+        )
         files.append(File.generated(config, _page(name), content=text, inclusion=inclusion))
     for module in _modules():
         files.append(File.generated(config, f"reference/{module}.md", content=_reference(module)))
@@ -33,7 +37,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return re.sub(r"\]\((?!https?:|#)[^)]*\)", _beside(page.file.src_uri), markdown)
 
     def inside(link: re.Match[str]) -> str:
-        ups, path = link["up"].count("../"), link["path"].rstrip("/")
+        ups = link["up"].count("../")
+        path = link["path"].rstrip("/")
         if ups <= depth:
             return link[0]
         return f"]({'../' * depth}{_page(path)}{link['anchor'] or ''})"
@@ -51,24 +56,47 @@ def _shown() -> list[str]:
 
 def _modules() -> list[str]:
     """The modules that promise names: those that docs/api.md lists, and one for each host."""
-    listed = re.findall(r"^## `([\w.]+)`$", (PROJECT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
-    return [*listed, *(f"sonde.integrations.{host}" for host in ("huggingface", "lightning", "accelerate"))]
+    listed = re.findall(
+        r"^## `([\w.]+)`$", (PROJECT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return [
+        *listed,
+        *(f"sonde.integrations.{host}" for host in ("huggingface", "lightning", "accelerate")),
+    ]
 
 
 def _reference(module: str) -> str:
-    """The page of a module's names, each from where it is written: its stub says where, if it has one."""
-    stub = PROJECT.joinpath("src", *module.split("."), "__init__.pyi")
-    if not stub.exists():
+    """The page of a module's names, each from where it is written: its stub says where, if it has
+    one.
+    """
+    homes = _listed(module)
+    if homes is None:
         return f"# {module}\n\n::: {module}\n"
-    homes = re.findall(
-        r"^from (sonde\.[\w.]+) import ([a-zA-Z]\w+) as ", stub.read_text(encoding="utf-8"), re.MULTILINE
+    if module == "sonde":  # most of its names are those of a package, and stand on its page
+        homes = [
+            (home, name) for home, name in homes if ".".join(home.split(".")[:2]) not in _modules()
+        ]
+    # What exists for the sake of an original stands on the page of that original alone.
+    if module.startswith("sonde.compat."):
+        homes = [(home, name) for home, name in homes if home.startswith(module)]
+    else:
+        homes = [(home, name) for home, name in homes if not home.startswith("sonde.compat.")]
+    options = (
+        "    options:\n      show_root_toc_entry: false\n      show_root_heading: false\n     "
+        " members: false\n"
     )
-    if module == "sonde":  # most of its names are those of a room, and stand on its page
-        homes = [(home, name) for home, name in homes if ".".join(home.split(".")[:2]) not in _modules()]
-    options = "    options:\n      show_root_toc_entry: false\n      show_root_heading: false\n      members: false\n"
     return f"# {module}\n\n::: {module}\n{options}\n" + "\n".join(
         f"::: {home}.{name}\n" for home, name in sorted(homes, key=lambda one: one[1])
     )
+
+
+def _listed(module: str) -> list[tuple[str, str]] | None:
+    """The names in the stub of a package, each with its home; None without a stub."""
+    stub = PROJECT.joinpath("src", *module.split("."), "__init__.pyi")
+    if not stub.exists():
+        return None
+    pattern = r"^from (sonde\.[\w.]+) import ([a-zA-Z]\w+) as "
+    return re.findall(pattern, stub.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def _page(name: str) -> str:

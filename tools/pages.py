@@ -1,4 +1,6 @@
-"""Writes the pages that are made from the code: `python tools/pages.py`; `--check` only names those that are not up to date."""
+"""Writes the pages that are made from the code: `python tools/pages.py`; `--check` only names those
+that are not up to date.
+"""
 
 import sys
 from collections.abc import Callable
@@ -8,12 +10,14 @@ from typing import Final
 from api_page import api_page
 from cli_page import cli_page
 from module_map import architecture_page
+from statements_page import statements_page
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "api.md": api_page,
     "architecture.md": architecture_page,
     "cli.md": cli_page,
+    "statements.md": statements_page,
 }
 
 

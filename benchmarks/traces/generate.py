@@ -1,10 +1,12 @@
 """Generated loss curves with labelled spikes, to compare detectors on.
 
-260 traces of 2,500 steps, 20 of each scenario, every one a pure function of its number and `SEED`. They were frozen, by the
-digest in digest.txt, before any detector was tuned: traces with even numbers are for tuning, odd ones are held out.
+260 traces of 2,500 steps, 20 of each scenario, every one a pure function of its number and `SEED`.
+They were frozen, by the digest in digest.txt, before any detector was tuned: traces with even
+numbers are for tuning, odd ones are held out.
 
-A label is what was put in on purpose: a spike at least 8 noise deviations high (14 where the noise has heavy tails), a burst,
-a jump to a higher plateau, a slow divergence, NaN or Inf. Everything else, however odd it looks, is clean.
+A label is what was put in on purpose: a spike at least 8 noise deviations high (14 where the noise
+has heavy tails), a burst, a jump to a higher plateau, a slow divergence, NaN or Inf. Everything
+else, however odd it looks, is clean.
 """
 
 import hashlib
@@ -51,15 +53,19 @@ class Trace:
     def height(self, draw: Generator, step: int, low: float, high: float) -> float:
         """The height of a spike at a step, in nats."""
         return max(
-            float(draw.uniform(low, high)), self.min_height * float(draw.uniform(1, 2)) * float(self.sigma[step])
+            float(draw.uniform(low, high)),
+            self.min_height * float(draw.uniform(1, 2)) * float(self.sigma[step]),
         )
 
 
 def base_trace(draw: Generator, scenario: str) -> Trace:
     """A curve that falls as a power law from about 10 to about 2, with noise; no spikes."""
     steps = np.arange(NUM_STEPS, dtype=np.float64)
-    warmup = {"warmup": int(draw.integers(100, 400)), "decay": 5}.get(scenario, int(draw.integers(10, 100)))
-    floor, start = draw.uniform(1.2, 3.0), draw.uniform(8.0, 11.0)
+    warmup = {"warmup": int(draw.integers(100, 400)), "decay": 5}.get(
+        scenario, int(draw.integers(10, 100))
+    )
+    floor = draw.uniform(1.2, 3.0)
+    start = draw.uniform(8.0, 11.0)
     rate = draw.uniform(0.5, 0.9) if scenario == "decay" else draw.uniform(0.3, 0.7)
     moved = np.maximum(steps - warmup, 0.0) / draw.uniform(20, 80)
     curve = floor + (start - floor) * (1 + moved) ** -rate
@@ -72,7 +78,9 @@ def base_trace(draw: Generator, scenario: str) -> Trace:
     carried = draw.choice([0.0, 0.0, 0.3])
     for step in range(1, NUM_STEPS):
         noise[step] = carried * noise[step - 1] + np.sqrt(1 - carried**2) * noise[step]
-    return Trace(scenario, curve + sigma * noise, sigma, min_height=14.0 if scenario == "heavy" else 8.0)
+    return Trace(
+        scenario, curve + sigma * noise, sigma, min_height=14.0 if scenario == "heavy" else 8.0
+    )
 
 
 def places(draw: Generator, number: int, room: int) -> list[int]:
@@ -111,7 +119,9 @@ def add_divergence(draw: Generator, trace: Trace, step: int) -> None:
     """The loss climbs for hundreds of steps, then stays or comes back."""
     length = min(int(draw.integers(150, 501)), NUM_STEPS - step)
     height = max(float(draw.uniform(0.5, 3.0)), 12 * trace.sigma[step])
-    trace.losses[step : step + length] += height * np.linspace(0, 1, length) ** float(draw.uniform(1.0, 2.0))
+    trace.losses[step : step + length] += height * np.linspace(0, 1, length) ** float(
+        draw.uniform(1.0, 2.0)
+    )
     rest = NUM_STEPS - step - length
     back = np.exp(-np.arange(rest) / 30) if draw.random() < 0.5 else np.ones(rest)
     trace.losses[step + length :] += height * back
@@ -141,7 +151,9 @@ def add_drops(draw: Generator, trace: Trace) -> None:
     """The learning rate falls and the loss with it: no label."""
     for step in places(draw, int(draw.integers(2, 4)), 300):
         gain = float(draw.uniform(0.1, 0.4))
-        trace.losses[step:] -= gain * (1 - np.exp(-np.arange(NUM_STEPS - step) / float(draw.uniform(2, 40))))
+        trace.losses[step:] -= gain * (
+            1 - np.exp(-np.arange(NUM_STEPS - step) / float(draw.uniform(2, 40)))
+        )
 
 
 def add_plateaus(draw: Generator, trace: Trace) -> None:
@@ -216,7 +228,9 @@ def digest_of(traces: Sequence[Trace]) -> str:
     digest = hashlib.sha256()
     for trace in traces:
         digest.update(trace.losses.astype("<f8").tobytes())
-        digest.update(repr([(label.kind, label.start, label.end) for label in trace.labels]).encode())
+        digest.update(
+            repr([(label.kind, label.start, label.end) for label in trace.labels]).encode()
+        )
     return digest.hexdigest()
 
 
@@ -225,5 +239,7 @@ def frozen_traces() -> list[Trace]:
     traces = make_traces()
     frozen = DIGEST_FILE.read_text(encoding="utf-8").split()[0]
     if digest_of(traces) != frozen:
-        raise SystemExit("error: the traces are not the frozen ones: numpy or the generator has changed")
+        raise SystemExit(
+            "error: the traces are not the frozen ones: numpy or the generator has changed"
+        )
     return traces

@@ -6,12 +6,13 @@
     ├── RunError                    a run directory cannot be used
     │   ├── RunNotFound             there is no run here
     │   └── RunLocked               another live run owns the directory
-    ├── TrainingStopped             a flight recorder stopped the run at an event, as configured
+    ├── TrainingStopped             a recorder stopped the run at an event, as configured
     └── DamagedFile                 a file is truncated, altered or not what it claims to be
 
-Each has a message, an optional cause and an optional hint; the command line prints them as `error:`, `cause:` and
-`hint:`. Errors are for bad *arguments* and broken *files*. Only `TrainingStopped`, which a user must opt into, is
-raised because of bad *values* inside a training step.
+Each has a message, an optional cause and an optional hint; the command line prints them as
+`error:`, `cause:` and `hint:`. Errors are for bad *arguments* and broken *files*. Only
+`TrainingStopped`, which a user must opt into, is raised because of bad *values* inside a training
+step.
 """
 
 import difflib
@@ -39,7 +40,9 @@ class SondeError(Exception):
 
 
 class SettingError(SondeError, ValueError):
-    """An argument or setting cannot be used; the message names it, its value and what would be accepted."""
+    """An argument or setting cannot be used; the message names it, its value and what would be
+    accepted.
+    """
 
 
 class MissingDependency(SondeError, ImportError):  # noqa: N818  named after what happened
@@ -57,7 +60,9 @@ def import_extra(module: str, *, needed_for: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingDependency(module.rpartition(".")[2], needed_for=needed_for, extra=extra) from None
+        raise MissingDependency(
+            module.rpartition(".")[2], needed_for=needed_for, extra=extra
+        ) from None
 
 
 class RunError(SondeError):
@@ -73,7 +78,9 @@ class RunLocked(RunError):  # noqa: N818  named after what happened
 
 
 class TrainingStopped(SondeError):  # noqa: N818  named after what happened
-    """The loss jumped, and the flight recorder stopped the run before anything changed (`on_event="stop"`)."""
+    """The loss jumped, and the recorder stopped the run before anything changed
+    (`on_event="stop"`).
+    """
 
 
 class DamagedFile(SondeError):  # noqa: N818  named after what happened
@@ -81,7 +88,9 @@ class DamagedFile(SondeError):  # noqa: N818  named after what happened
 
 
 def did_you_mean(name: str, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
-    """Return a hint for an unknown name: the closest allowed one, or `otherwise` if nothing is close."""
+    """Return a hint for an unknown name: the closest allowed one, or `otherwise` if nothing is
+    close.
+    """
     matches = difflib.get_close_matches(name, list(allowed), n=1)
     return f"did you mean {matches[0]!r}?" if matches else otherwise
 
@@ -97,4 +106,6 @@ def check_choice(choices: Sequence[str], **settings: object) -> None:
     """Raise SettingError unless every setting is one of the choices."""
     for name, value in settings.items():
         if value not in choices:
-            raise SettingError(f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}")
+            raise SettingError(
+                f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}"
+            )

@@ -1,4 +1,5 @@
-"""Limits of the fields of settings classes, stated in their annotations and checked by `check_fields`.
+"""Limits of the fields of settings classes, stated in their annotations and checked by
+`check_fields`.
 
     num_heads: Positive = 4
 
@@ -28,19 +29,25 @@ Rate: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 def check_fields(settings: Any) -> None:
-    """Raise SettingError if a field of a settings object has a value that its annotation does not allow.
+    """Raise SettingError if a field of a settings object has a value that its annotation does not
+    allow.
 
-    Checks the fields that are limited to some choices (`Literal`) or to a range (`Positive` and the other types here).
+    Checks the fields that are limited to some choices (`Literal`) or to a range (`Positive` and the
+    other types here).
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for name, limits in hints.items():
         kinds = (limits, *get_args(limits))
-        if not any(get_origin(one) in (Annotated, Literal) for one in kinds):
+        if not any(get_origin(kind) in (Annotated, Literal) for kind in kinds):
             continue
         value = getattr(settings, name)
         try:
             msgspec.convert(value, limits)
         except msgspec.ValidationError as error:
-            choices = [choice for one in kinds if get_origin(one) is Literal for choice in get_args(one)]
+            choices = [
+                choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
+            ]
             hint = f"use one of {', '.join(map(repr, choices))}" if choices else None
-            raise SettingError(f"{name} is {value!r}", cause=None if choices else str(error), hint=hint) from None
+            raise SettingError(
+                f"{name} is {value!r}", cause=None if choices else str(error), hint=hint
+            ) from None

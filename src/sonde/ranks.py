@@ -1,13 +1,16 @@
-"""The ranks of a run: joining them, plain data between them as JSON, never pickled, and joint decisions.
+"""The ranks of a run: joining them, plain data between them as JSON, never pickled, and joint
+decisions.
 
 Without an initialized `torch.distributed` there is one rank, and every call returns immediately.
 
-    with process_group(timeout_seconds=600) as device:      # cuda:LOCAL_RANK with nccl, else the CPU with gloo
+    # `cuda:LOCAL_RANK` with nccl, else the CPU with gloo
+    with process_group(timeout_seconds=600) as device:
         with missing_ranks_named():
             …
 
-joins the group that torchrun's environment describes. When a collective fails (a peer died, or exceeded the timeout),
-the remaining ranks sign in at the store, and the error names those that did not.
+joins the group that torchrun's environment describes. When a collective fails (a peer died, or
+exceeded the timeout), the remaining ranks sign in at the store, and the error names those that did
+not.
 """
 
 import itertools
@@ -51,7 +54,8 @@ def communication_device(group: dist.ProcessGroup | None = None) -> torch.device
 def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return every rank's `value` in rank order, as plain JSON data. Every rank must call this.
 
-    A `group` is asked itself, not through torch's list of groups: a script may destroy that while a thread still writes.
+    A `group` is asked itself, not through torch's list of groups: a script may destroy that while a
+    thread still writes.
     """
     if group is None and world_size() == 1:
         return [value]
@@ -63,7 +67,9 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     return [decode(one.cpu().numpy().tobytes()) for one in payloads]
 
 
-def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup | None = None) -> list[Tensor]:
+def _gather_bytes(
+    own: Tensor | None, sizes: list[int], group: dist.ProcessGroup | None = None
+) -> list[Tensor]:
     """Return the bytes of every rank, given their `sizes`. A rank without data passes None."""
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device(group))
     if own is not None:
@@ -80,15 +86,22 @@ def _all_gather(own: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
 
 
 def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:
-    """Return the named tensors of all ranks, as one list per name in rank order. Every rank must call this.
+    """Return the named tensors of all ranks, as one list per name in rank order. Every rank must
+    call this.
 
-    Shapes may differ between ranks, names may not. A rank without tensors passes None; if no rank has any, the result
-    is empty.
+    Shapes may differ between ranks, names may not. A rank without tensors passes None; if no rank
+    has any, the result is empty.
     """
     if world_size() == 1:
         return {name: [tensor] for name, tensor in (tensors or {}).items()}
-    own = {name: tensor.to(communication_device()).contiguous() for name, tensor in (tensors or {}).items()}
-    header = {name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in own.items()}
+    own = {
+        name: tensor.to(communication_device()).contiguous()
+        for name, tensor in (tensors or {}).items()
+    }
+    header = {
+        name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        for name, tensor in own.items()
+    }
     headers = gather(header)
     names = next((list(one) for one in headers if one), [])
     gathered: dict[str, list[Tensor]] = {}
@@ -102,7 +115,9 @@ def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tenso
 
 
 def any_rank(flag: bool) -> bool:
-    """Return whether `flag` is true on any rank. Every rank must call this, and all get the same answer."""
+    """Return whether `flag` is true on any rank. Every rank must call this, and all get the same
+    answer.
+    """
     if world_size() == 1:
         return flag
     answer = torch.tensor([float(flag)], device=communication_device())
@@ -113,23 +128,32 @@ def any_rank(flag: bool) -> bool:
 def check_agreement(facts: Mapping[str, object]) -> None:
     """Raise on every rank if the ranks were started with different data, settings or code."""
     of_ranks = gather(dict(facts))
-    differing = [name for name in facts if any(other.get(name) != of_ranks[0].get(name) for other in of_ranks)]
+    differing = [
+        name
+        for name in facts
+        if any(other.get(name) != of_ranks[0].get(name) for other in of_ranks)
+    ]
     if not differing:
         return
-    told = [
-        f"{name} is " + ", ".join(f"{other.get(name)!r} on rank {number}" for number, other in enumerate(of_ranks))
+    sentences = [
+        f"{name} is "
+        + ", ".join(
+            f"{other.get(name)!r} on rank {number}" for number, other in enumerate(of_ranks)
+        )
         for name in differing
     ]
     raise SondeError(
         f"the ranks were not started alike: they differ in {', '.join(differing)}",
-        cause="; ".join(told)[:2000],
+        cause="; ".join(sentences)[:2000],
         hint="start every rank with the same command, code and data",
     )
 
 
 @contextmanager
 def process_group(*, timeout_seconds: float) -> Iterator[torch.device]:
-    """Yield this rank's device and keep the process group open for the block. Nested blocks share the outer group."""
+    """Yield this rank's device and keep the process group open for the block. Nested blocks share
+    the outer group.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -147,7 +171,9 @@ def process_group(*, timeout_seconds: float) -> Iterator[torch.device]:
 
 @contextmanager
 def missing_ranks_named() -> Iterator[None]:
-    """When a collective fails inside the block, name the missing ranks in the error. Other errors pass unchanged."""
+    """When a collective fails inside the block, name the missing ranks in the error. Other errors
+    pass unchanged.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -158,18 +184,23 @@ def missing_ranks_named() -> Iterator[None]:
         raise SondeError(
             f"rank {rank()} lost {lost} of {world_size()}",
             cause=str(error).splitlines()[0],
-            hint="look at what that rank said last; started again, the run goes on from its last checkpoint",
+            hint=(
+                "look at what that rank said last; started again, the run goes on from its last"
+                " checkpoint"
+            ),
         ) from error
 
 
 def found_by_rank_0(find: Callable[[], Any]) -> Any:
-    """Run `find` on rank 0 and return its result, as plain data, on every rank. Every rank must call it.
+    """Run `find` on rank 0 and return its result, as plain data, on every rank. Every rank must
+    call it.
 
-    The other ranks poll the store, so no collective can time out however long it takes. If rank 0 raises, all ranks do.
+    The other ranks poll the store, so no collective can time out however long it takes. If rank 0
+    raises, all ranks do.
     """
     if world_size() == 1:
         return find()
-    store: Any = dist.distributed_c10d._get_default_store()
+    store = _default_store()
     key = f"sonde/found/{next(_numbers)}"
     if rank() == 0:
         try:
@@ -188,8 +219,16 @@ def found_by_rank_0(find: Callable[[], Any]) -> Any:
     return answer["found"]
 
 
+def _default_store() -> Any:
+    """Return the key-value store that all ranks share."""
+    # torch creates it in init_process_group and has no public name for it.
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001
+
+
 def _is_of_a_collective(error: RuntimeError) -> bool:
-    """Return whether a collective raised the error. Gloo's errors have no type of their own, only typical texts."""
+    """Return whether a collective raised the error. Gloo's errors have no type of their own, only
+    typical texts.
+    """
     is_of_gloo = any(sign in str(error) for sign in ("gloo", "pair closure"))
     return dist.is_initialized() and (isinstance(error, dist.DistError) or is_of_gloo)
 
@@ -198,7 +237,7 @@ def _missing_ranks() -> list[int]:
     """Return the ranks that do not sign in within a few seconds after a failure."""
     world = world_size()
     try:
-        store: Any = dist.distributed_c10d._get_default_store()
+        store = _default_store()
         store.set(f"sonde/broken/{rank()}", "here")
         deadline = time.monotonic() + _SIGN_IN_SECONDS
         missing = list(range(world))

@@ -1,4 +1,5 @@
-"""`Spread`: the usual range of a number, estimated from many values, and how far another value is from it.
+"""`Spread`: the usual range of a number, estimated from many values, and how far another value is
+from it.
 
 Uses the median and the middle half, so a few outliers change nothing. Pure, no torch.
 """

@@ -17,4 +17,6 @@ def test_every_fault_has_a_row_and_tests_that_exist() -> None:
         found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests_of_fault)
         assert found, f"fault {number} has no test"
         for path, name in found:
-            assert f"def {name}(" in (ROOT / path).read_text(), f"fault {number}: {path}::{name} is not there"
+            assert f"def {name}(" in (ROOT / path).read_text(), (
+                f"fault {number}: {path}::{name} is not there"
+            )

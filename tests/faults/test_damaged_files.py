@@ -1,4 +1,6 @@
-"""Bits flip and files are cut, in every file of a run and of its data: no reader gives a wrong answer without a word (faults 17, 18, 20, 21)."""
+"""Bits flip and files are cut, in every file of a run and of its data: no reader gives a wrong
+answer without a word (faults 17, 18, 20, 21).
+"""
 
 import random
 import shutil
@@ -13,9 +15,10 @@ from hostile_run import make_place
 from hypothesis import strategies as some
 
 from sonde.data.skip_list import SkipList, append_entries
-from sonde.flight.batch_file import BatchFile, batch_path, encode_update
-from sonde.flight.ring import MicroBatch, Update, take_moment
 from sonde.probe import PrecisionDebugger
+from sonde.recorder.batch_file import BatchFile, batch_path, encode_update
+from sonde.recorder.moment import take_moment
+from sonde.recorder.update import MicroBatch, Update
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
@@ -41,8 +44,8 @@ FILES = (
     "data/dict.txt",
     "run/ledger/rank0.journal-0",
     "run/flight/batches-000000000000.rank0.bin",
-    "dump/step0/rank0/probe.jsonl",
-    "dump/step0/rank0/debug.json",
+    "dump/step0/rank/probe.jsonl",
+    "dump/step0/rank/debug.json",
 )
 
 
@@ -50,8 +53,11 @@ FILES = (
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = make_place(tmp_path_factory.mktemp("damaged"))
     layout = RunLayout(place / "run")
-    layout.skip_list.unlink()  # a person wrote the one that is there: only what sonde writes has checksums
-    append_entries(layout.skip_list, SkipList({"train": [3, 17, 20, 21, 22]}), remark="after the spike")
+    # a person wrote the one that is there: only what sonde writes has checksums
+    layout.skip_list.unlink()
+    append_entries(
+        layout.skip_list, SkipList({"train": [3, 17, 20, 21, 22]}), remark="after the spike"
+    )
     RunLock(layout.lock)
     with RunIndex(layout) as index:
         index.refresh()
@@ -61,13 +67,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _add_ledger_batches_and_dump(place: Path) -> None:
     layout = RunLayout(place / "run")
-    ledger, kept = Ledger(layout, 0), BatchFile(batch_path(layout.flight, 0, 0))
+    ledger = Ledger(layout, 0)
+    kept = BatchFile(batch_path(layout.kept, 0, 0))
     for step in range(1, 21):
         ledger.add(step, [("train", step), ("train", step % 5)], np.array([0.5 * step, -1.0]))
         update = Update(step, had_gradients=False)
-        update.rates, update.autocast = [0.1], torch.float32
+        update.rates = [0.1]
+        update.autocast = torch.float32
         update.add(MicroBatch({"ids": torch.arange(8) + step}, take_moment("cpu"), last=None))
-        kept.append(encode_update(update))
+        kept.append(encode_update(update, 1))
     ledger.close()
     kept.close()
     debugger = PrecisionDebugger(dump_path=str(place / "dump"), task="statistics")
@@ -129,7 +137,9 @@ def _fuzz(place: Path, seconds_examples: int) -> None:
     before = answers(place)
 
     @hypothesis.settings(
-        max_examples=seconds_examples, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+        max_examples=seconds_examples,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(
         some.sampled_from(FILES),

@@ -1,4 +1,6 @@
-"""With several ranks an error is one block, from the rank that met it first, and one that comes back is not repeated (fault 9)."""
+"""With several ranks an error is one block, from the rank that met it first, and one that comes
+back is not repeated (fault 9).
+"""
 
 import os
 import re
@@ -14,11 +16,15 @@ from sonde.cli.main import is_mine_to_say
 def _attempt(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
     """Set the environment of a rank in an attempt of torchrun."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(folder / f"attempt_{number}" / "0" / "error.json"))
+    monkeypatch.setenv(
+        "TORCHELASTIC_ERROR_FILE", str(folder / f"attempt_{number}" / "0" / "error.json")
+    )
 
 
 @pytest.mark.fault(9)
-def test_of_several_ranks_the_first_to_fail_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_several_ranks_the_first_to_fail_speaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for number in range(3):
         (tmp_path / f"attempt_{number}").mkdir()
     _attempt(monkeypatch, tmp_path, 0)
@@ -32,7 +38,9 @@ def test_of_several_ranks_the_first_to_fail_speaks(monkeypatch: pytest.MonkeyPat
     assert is_mine_to_say("no data")
 
 
-def test_where_ranks_cannot_meet_each_speaks_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_ranks_cannot_meet_each_speaks_for_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _attempt(monkeypatch, tmp_path / "missing", 0)
     assert is_mine_to_say("no data")
     assert is_mine_to_say("no data")
@@ -67,9 +75,15 @@ def test_a_restart_storm_says_its_cause_once(tmp_path: Path) -> None:
         "2",
     ]
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "TORCHELASTIC_ERROR_FILE")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("WORLD_SIZE", "TORCHELASTIC_ERROR_FILE")
     }
-    environment |= {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    environment |= {
+        "TMPDIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode != 0
     assert len(re.findall("^error:", done.stderr, re.MULTILINE)) == 1, done.stderr

@@ -1,4 +1,6 @@
-"""Every verb meets hostile content, and every kind of thing that is no file (faults 30, 36, 37, 45)."""
+"""Every verb meets hostile content, and every kind of thing that is no file (faults 30, 36, 37,
+45).
+"""
 
 import json
 import os
@@ -31,7 +33,22 @@ FILES = (
     "data/train.en.json",
     "data/dict.txt",
 )
-READERS = ("runs", "show", "tail", "log", "compare-logs", "spikes", "plot", "inspect", "compare", "diagnose", "replay", "translate", "score", "completion")  # fmt: skip
+READERS = (
+    "runs",
+    "show",
+    "tail",
+    "log",
+    "compare-logs",
+    "spikes",
+    "plot",
+    "inspect",
+    "compare",
+    "diagnose",
+    "replay",
+    "translate",
+    "score",
+    "completion",
+)
 """Verbs that leave a run as it is, but for its index."""
 
 
@@ -47,7 +64,9 @@ def _copy(original: Path, to: Path) -> Path:
 
 @pytest.mark.fault(30, 36, 37, 45)
 @pytest.mark.parametrize("verb", all_verbs())
-def test_a_verb_shows_hostile_content_without_harm(verb: str, original: Path, tmp_path: Path) -> None:
+def test_a_verb_shows_hostile_content_without_harm(
+    verb: str, original: Path, tmp_path: Path
+) -> None:
     found = problems_of(verb, _copy(original, tmp_path))
     assert not found, "\n\n".join(found)
 
@@ -62,7 +81,11 @@ def test_every_verb_copes_with_what_is_no_file(kind: str, original: Path, tmp_pa
     for number, name in enumerate(FILES):
         shared = _place_with(kind, name, original, tmp_path / str(number))
         for verb in all_verbs():
-            place = shared if verb in READERS else _place_with(kind, name, original, tmp_path / f"{number}-{verb}")
+            place = (
+                shared
+                if verb in READERS
+                else _place_with(kind, name, original, tmp_path / f"{number}-{verb}")
+            )
             found += [f"{name} is {kind}: {problem}" for problem in problems_of(verb, place)]
             if place != shared:
                 shutil.rmtree(place)
@@ -123,7 +146,9 @@ def _as_nobody(place: Path) -> list[str]:
 
 @pytest.mark.fault(34, 35, 36)
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", [verb for verb in all_verbs() if verb not in ("demo", "completion", "prepare")])
+@pytest.mark.parametrize(
+    "verb", [verb for verb in all_verbs() if verb not in ("demo", "completion", "prepare")]
+)
 def test_a_verb_copes_with_odd_content(verb: str, original: Path, tmp_path: Path) -> None:
     place = _copy(original, tmp_path)
     make_odd(place)

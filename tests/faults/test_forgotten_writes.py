@@ -1,4 +1,6 @@
-"""A disk that forgets at a crash what was not synced: the worst a power cut does, over every writer (fault 3)."""
+"""A disk that forgets at a crash what was not synced: the worst a power cut does, over every writer
+(fault 3).
+"""
 
 import contextlib
 import os
@@ -20,9 +22,13 @@ from sonde.records.reader import read_records
 
 @contextlib.contextmanager
 def forgetful_disk() -> Iterator[Callable[[], None]]:
-    """Gives a function that makes every file forget the bytes that were not synced, as a power cut may; renames stay, which is worse."""
-    synced: dict[int, tuple[int, int]] = {}  # by inode: a descriptor that stays open, and how many bytes are safe
-    real_open, real_sync = disk.open_file, disk.fsync
+    """Gives a function that makes every file forget the bytes that were not synced, as a power cut
+    may; renames stay, which is worse.
+    """
+    # by inode: a descriptor that stays open, and how many bytes are safe
+    synced: dict[int, tuple[int, int]] = {}
+    real_open = disk.open_file
+    real_sync = disk.fsync
 
     def open_file(path: os.PathLike[str] | str, flags: int, mode: int = 0o777) -> int:
         descriptor = real_open(path, flags, mode)
@@ -51,7 +57,9 @@ def _cut_at(position: int, action: Callable[[], object]) -> None:
     def act() -> None:
         with forgetful_disk() as forget:
 
-            def die(operation: str, real: Callable[..., object], arguments: tuple[object, ...]) -> None:
+            def die(
+                operation: str, real: Callable[..., object], arguments: tuple[object, ...]
+            ) -> None:
                 forget()
                 kill(operation, real, arguments)
 
@@ -87,7 +95,11 @@ def _newest(root: Path) -> object:
     [
         (_manifest, lambda root: read_manifest(root).run_id, ("run-1", "run-2")),
         (_checkpoint, _newest, (1, 2)),
-        (_skip, lambda root: read_skip_list(root / "skip.txt").samples("train").tolist(), ([1], [1, 2])),
+        (
+            _skip,
+            lambda root: read_skip_list(root / "skip.txt").samples("train").tolist(),
+            ([1], [1, 2]),
+        ),
     ],
     ids=["manifest", "checkpoint", "skip list"],
 )
@@ -104,7 +116,8 @@ def test_after_a_power_cut_there_is_the_old_content_or_the_new(
         root = tmp_path / str(position)
         root.mkdir()
         write(root, 1)
-        _cut_at(position, lambda root=root: write(root, 2))  # type: ignore[misc]  # bound now, for this position
+        # bound now, for this position
+        _cut_at(position, lambda root=root: write(root, 2))  # type: ignore[misc]
         assert read(root) in states, f"power cut at call {position} of {total}"
 
 

@@ -1,4 +1,6 @@
-"""Training meets missing checkpoints, empty data, foreign tokens, other types and shapes, and losses that are not finite."""
+"""Training meets missing checkpoints, empty data, foreign tokens, other types and shapes, and
+losses that are not finite.
+"""
 
 import json
 import math
@@ -39,17 +41,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _events(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "records" / "events.rank0.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (directory / "records" / "events.rank0.jsonl").read_text().splitlines()
+    ]
 
 
 def _train(directory: Path, num_updates: int, **options: Any) -> None:
     with Run(directory) as opened:
-        make_trainer(opened, save_every_updates=3)[0].train(stop=StopWhen(max_updates=num_updates), **options)
+        make_trainer(opened, save_every_updates=3)[0].train(
+            stop=StopWhen(max_updates=num_updates), **options
+        )
 
 
 @pytest.mark.fault(19, 29)
 @pytest.mark.parametrize("loss", ["folder gone", "all damaged"])
-def test_a_run_whose_checkpoints_are_lost_does_not_start_over_by_itself(tmp_path: Path, loss: str) -> None:
+def test_a_run_whose_checkpoints_are_lost_does_not_start_over_by_itself(
+    tmp_path: Path, loss: str
+) -> None:
     _train(tmp_path, 6)
     if loss == "folder gone":
         (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
@@ -57,7 +66,7 @@ def test_a_run_whose_checkpoints_are_lost_does_not_start_over_by_itself(tmp_path
         for path in (tmp_path / "checkpoints").glob("*/state.json"):
             path.write_bytes(path.read_bytes()[:-9])
     steps = (tmp_path / "records" / "steps.rank0.jsonl").read_bytes()
-    with pytest.raises(RunError, match="the last after 6 updates, and none can be used") as caught:
+    with pytest.raises(RunError, match="the last after 6 steps, and none can be used") as caught:
         _train(tmp_path, 9)
     assert "--start-over" in str(caught.value.hint)
     assert (tmp_path / "records" / "steps.rank0.jsonl").read_bytes() == steps
@@ -68,7 +77,9 @@ def test_a_run_whose_checkpoints_are_lost_does_not_start_over_by_itself(tmp_path
 @pytest.mark.fault(5)
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
     with Run(tmp_path) as opened:
-        opened.records("steps").append({"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1})
+        opened.records("steps").append(
+            {"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1}
+        )
     _train(tmp_path, 3)
     assert CheckpointFolder(tmp_path / "checkpoints").newest()[0] == 3
 
@@ -86,30 +97,56 @@ def test_a_folder_of_checkpoints_that_leads_out_of_the_run_is_refused(tmp_path: 
 def test_checkpoints_outside_of_the_run_are_given_to_training_and_found_by_readers(
     tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, scratch, moved = tmp_path / "run", tmp_path / "scratch", tmp_path / "moved"
-    words = ["train", str(corpus), "--run", str(directory), *QUICK, "--save-every-updates", "2", "--checkpoints"]
+    directory = tmp_path / "run"
+    scratch = tmp_path / "scratch"
+    moved = tmp_path / "moved"
+    words = [
+        "train",
+        str(corpus),
+        "--run",
+        str(directory),
+        *QUICK,
+        "--save-every-updates",
+        "2",
+        "--checkpoints",
+    ]
     assert run([*words, str(scratch), "--max-updates", "4"]) == 0
     assert CheckpointFolder(scratch).steps() == [2, 4]
     assert not (directory / "checkpoints").exists()
     assert run(["replay", str(directory), "--step", "3"]) == 0  # found by what the run says
-    assert run([*words[:-1], "--max-updates", "6"]) == 1  # a manifest alone sends no writer out of the run
+    # a manifest alone sends no writer out of the run
+    assert run([*words[:-1], "--max-updates", "6"]) == 1
     assert f"--checkpoints {scratch}" in capsys.readouterr().err
     scratch.rename(moved)
-    assert run([*words, str(scratch), "--max-updates", "6"]) == 1  # the disk is elsewhere: nothing starts over
+    # the disk is elsewhere: nothing starts over
+    assert run([*words, str(scratch), "--max-updates", "6"]) == 1
     assert "name the folder they are in now with --checkpoints" in capsys.readouterr().err
     assert run(["replay", str(directory), "--step", "3", "--checkpoints", str(moved)]) == 0
     assert run([*words, str(moved), "--max-updates", "6"]) == 0
     capsys.readouterr()
     for verb in (["checkpoints"], ["checkpoints", "--checkpoints", str(moved)]):
         assert run([verb[0], str(directory), *verb[1:], "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["checkpoints"][-1]["path"] == str(moved / "step-000000000006")
+        assert json.loads(capsys.readouterr().out)["checkpoints"][-1]["path"] == str(
+            moved / "step-000000000006"
+        )
 
 
 def test_what_changes_checkpoints_outside_of_the_run_must_be_told_where(
     tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, scratch = tmp_path / "run", tmp_path / "scratch"
-    words = ["train", str(corpus), "--run", str(directory), *QUICK, "--save-every-updates", "2", "--max-updates", "6"]
+    directory = tmp_path / "run"
+    scratch = tmp_path / "scratch"
+    words = [
+        "train",
+        str(corpus),
+        "--run",
+        str(directory),
+        *QUICK,
+        "--save-every-updates",
+        "2",
+        "--max-updates",
+        "6",
+    ]
     assert run([*words, "--checkpoints", str(scratch)]) == 0
     saved = CheckpointFolder(scratch).steps()
     capsys.readouterr()
@@ -159,11 +196,38 @@ def test_an_empty_corpus_and_a_skip_list_that_covers_everything_are_refused(
             vocab_size=None,
         )
     )
-    assert run(["train", str(tmp_path / "empty"), "--run", str(tmp_path / "a"), *QUICK, "--max-updates", "2"]) == 1
+    assert (
+        run(
+            [
+                "train",
+                str(tmp_path / "empty"),
+                "--run",
+                str(tmp_path / "a"),
+                *QUICK,
+                "--max-updates",
+                "2",
+            ]
+        )
+        == 1
+    )
     assert "there is nothing to train on" in capsys.readouterr().err
     (tmp_path / "skip.txt").write_text("train 0-47\n")
     skip = ["--skip-list", str(tmp_path / "skip.txt")]
-    assert run(["train", str(corpus), "--run", str(tmp_path / "b"), *QUICK, *skip, "--max-updates", "2"]) == 1
+    assert (
+        run(
+            [
+                "train",
+                str(corpus),
+                "--run",
+                str(tmp_path / "b"),
+                *QUICK,
+                *skip,
+                "--max-updates",
+                "2",
+            ]
+        )
+        == 1
+    )
     assert "leaves out all 48 samples" in capsys.readouterr().err
 
 
@@ -175,12 +239,16 @@ def test_training_refuses_data_that_changed_and_tokens_that_the_vocabulary_has_n
     tokens = np.fromfile(data / "train.de.bin", "<u2")
     tokens[17] = 60000
     tokens.tofile(data / "train.de.bin")
-    assert run(["train", str(data), "--run", str(tmp_path / "a"), *QUICK, "--max-updates", "2"]) == 1
+    assert (
+        run(["train", str(data), "--run", str(tmp_path / "a"), *QUICK, "--max-updates", "2"]) == 1
+    )
     assert "train.de.bin is stale" in capsys.readouterr().err
     sidecar = read_sidecar(data / "train.de")  # as if it had been made so, with another vocabulary
     assert sidecar is not None
     write_sidecar(data / "train.de", _with_stamp(sidecar, data))
-    assert run(["train", str(data), "--run", str(tmp_path / "a"), *QUICK, "--max-updates", "2"]) == 1
+    assert (
+        run(["train", str(data), "--run", str(tmp_path / "a"), *QUICK, "--max-updates", "2"]) == 1
+    )
     assert "has token 60000, and the vocabulary has" in capsys.readouterr().err
     assert run(["inspect", str(data), "--verify"]) == 1
     assert "has token 60000" in capsys.readouterr().err
@@ -212,7 +280,7 @@ def test_losses_that_are_never_finite_are_told_and_distrusted_and_may_end_the_ru
     with Run(tmp_path / "on") as opened:
         trainer, _ = make_trainer(opened, task=task, save_every_updates=6)
         trainer.train(stop=StopWhen(max_updates=12))
-    assert "has not been finite for 10 updates" in caplog.text
+    assert "has not been finite for 10 steps" in caplog.text
     about = CheckpointFolder(tmp_path / "on" / "checkpoints").document(12)
     assert about["distrusted"] == "the last 12 losses are not finite"
     assert "not_finite" in {event["event"] for event in _events(tmp_path / "on")}
@@ -243,8 +311,19 @@ def test_ranks_whose_models_differ_in_shape_are_refused_before_they_exchange_any
 @pytest.mark.fault(7)
 @pytest.mark.slow
 def test_a_terminal_that_goes_away_is_a_request_to_stop(corpus: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sonde", "train", str(corpus), "--run", str(tmp_path / "run"), *QUICK]
-    process = subprocess.Popen([*command, "--max-updates", "1000000"], stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "train",
+        str(corpus),
+        "--run",
+        str(tmp_path / "run"),
+        *QUICK,
+    ]
+    process = subprocess.Popen(
+        [*command, "--max-updates", "1000000"], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.readline()  # the first line is said before training begins
@@ -252,7 +331,7 @@ def test_a_terminal_that_goes_away_is_a_request_to_stop(corpus: Path, tmp_path: 
     process.communicate(timeout=60)
     assert process.returncode == 129
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert manifest["status"] == "stopped"
+    assert manifest["status"] == "interrupted"
     assert CheckpointFolder(tmp_path / "run" / "checkpoints").newest()[0] is not None
 
 
@@ -260,7 +339,16 @@ def test_a_terminal_that_goes_away_is_a_request_to_stop(corpus: Path, tmp_path: 
 @pytest.mark.slow
 def test_data_that_is_cut_while_it_is_mapped_ends_with_words(corpus: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(corpus, tmp_path / "data"))
-    command = [sys.executable, "-m", "sonde", "train", str(data), "--run", str(tmp_path / "run"), *QUICK]
+    command = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "train",
+        str(data),
+        "--run",
+        str(tmp_path / "run"),
+        *QUICK,
+    ]
     command += ["--max-updates", "1000000", "--verify-data", "--num-workers", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

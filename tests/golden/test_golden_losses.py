@@ -1,11 +1,16 @@
-"""The losses of a tiny run, update by update, bit for bit: a refactor of the step, the loop, the model or the data proves itself here.
+"""The losses of a tiny run, update by update, bit for bit: a refactor of the step, the loop, the
+model or the data proves itself here.
 
-What may change them, and then the file is made anew with `PYTHONPATH=tests python tests/golden/test_golden_losses.py` and the commit says why:
-- another definition of the model's first weights, of dropout's seeds, of the order of batches or of the loss;
-- another order of floating-point operations in forward, backward, clipping or the optimiser;
-- another version of torch, or a processor with other vector instructions: the file says what it was made with. There the losses are only
-  compared to four digits, which still catches a changed meaning.
-Nothing else may: not logging, metrics, callbacks, checkpoints, evaluation, nor the number of data workers.
+What may change them, and then the file is made anew with `PYTHONPATH=tests python
+tests/golden/test_golden_losses.py` and the commit says why:
+- another definition of the model's first weights, of dropout's seeds, of the order of batches or of
+  the loss;
+- another order of floating-point operations in forward, backward, clipping or the optimizer;
+- another version of torch, or a processor with other vector instructions: the file says what it was
+  made with. There the losses are only compared to four digits, which still catches a changed
+  meaning.
+Nothing else may: not logging, metrics, callbacks, checkpoints, evaluation, nor the number of data
+workers.
 """
 
 import json
@@ -25,7 +30,12 @@ GOLDEN = Path(__file__).parent / "data" / "losses"
 CASES: dict[str, dict[str, Any]] = {
     "translation": {"languages": ("en", "de")},
     "translation-ordered": {"languages": ("en", "de"), "ordered": True, "update_freq": 2},
-    "language-model": {"languages": ("en",), "block_size": 12, "positions": "rotary", "norm": "post"},
+    "language-model": {
+        "languages": ("en",),
+        "block_size": 12,
+        "positions": "rotary",
+        "norm": "post",
+    },
 }
 
 
@@ -41,7 +51,14 @@ def losses(folder: Path, case: dict[str, Any]) -> list[str]:
     others = dict(case)
     data = prepare_corpus(folder, languages=others.pop("languages"))
     settings = RecipeSettings(
-        data=str(data), max_updates=12, max_tokens=96, log_interval=1, warmup=4, lr=1e-2, **TINY, **others
+        data=str(data),
+        max_updates=12,
+        max_tokens=96,
+        log_interval=1,
+        warmup=4,
+        lr=1e-2,
+        **TINY,
+        **others,
     )
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

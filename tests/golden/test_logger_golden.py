@@ -1,19 +1,21 @@
 """The manual's examples against what TCAP_DLLogger and NVIDIA's DLLogger really wrote for them.
 
-tests/golden/data/logger holds their outputs: `tcap_seed` and `nvidia_seed` for the full example of TCAP's manual,
-`tcap_quickstart` for its quick start. Time stamps differ from run to run and are masked; where we differ on purpose, the
-test says so.
+tests/golden/data/logger holds their outputs: `tcap_seed` and `nvidia_seed` for the full example of
+TCAP's manual, `tcap_quickstart` for its quick start. Time stamps differ from run to run and are
+masked; where we differ on purpose, the test says so.
 """
 
 import argparse
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sonde.compat.dllogger import tcap
 from sonde.log import JSONStreamBackend, Logger, LogRecord, StdOutBackend, Verbosity, read
 
 DATA = Path(__file__).parent / "data" / "logger"
@@ -54,7 +56,9 @@ def run_seed_example(logger: Logger) -> None:
 def run_quick_start(logger: Logger) -> None:
     """The quick start of the manual."""
     logger.metadata("loss", {"unit": "", "GOAL": "MINIMIZE", "STAGE": "TRAIN"})
-    logger.metadata("speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"})
+    logger.metadata(
+        "speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"}
+    )
     logger.info(data=argparse.Namespace(lr=0.1, epochs=2))
     logger.info(data="start training ...")
     for iteration in range(3):
@@ -94,7 +98,10 @@ def test_the_metrics_on_the_screen_are_nvidias(capsys: pytest.CaptureFixture[str
         re.sub(r".* - Epoch: (\d+) Iteration: (\d+)  ", r"(\1, \2) ", line)
         for line in capsys.readouterr().out.splitlines()
     ]
-    theirs = [line.partition(" - ")[2] for line in (DATA / "nvidia_seed.stdout.txt").read_text().splitlines()]
+    theirs = [
+        line.partition(" - ")[2]
+        for line in (DATA / "nvidia_seed.stdout.txt").read_text().splitlines()
+    ]
     assert ours == theirs
 
 
@@ -102,7 +109,11 @@ def test_the_quick_start_is_tcaps_without_its_renames(capsys: pytest.CaptureFixt
     run_quick_start(Logger([StdOutBackend(Verbosity.DEFAULT)]))
     golden = (DATA / "tcap_quickstart.stdout.txt").read_text()
     # On purpose: keys stay as they were given, and the format is honoured.
-    golden = golden.replace("train.loss", "loss").replace("train.speed", "speed").replace("123.456789", "123.457")
+    golden = (
+        golden.replace("train.loss", "loss")
+        .replace("train.speed", "speed")
+        .replace("123.456789", "123.457")
+    )
     assert masked(capsys.readouterr().out) == masked(golden)
 
 
@@ -110,6 +121,23 @@ def test_nvidias_prefix_gives_its_file_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     run_seed_example(Logger([JSONStreamBackend(Verbosity.VERBOSE, path, prefix="DLLL ")]))
     assert masked(path.read_text()) == masked((DATA / "nvidia_seed.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("example", "name"), [(run_seed_example, "tcap_seed"), (run_quick_start, "tcap_quickstart")]
+)
+def test_tcaps_names_give_its_screen_and_its_file_byte_for_byte(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    example: Callable[[Logger], None],
+    name: str,
+) -> None:
+    path = tmp_path / "a.json"
+    backends = [tcap.StdOutBackend(tcap.Verbosity.DEFAULT), tcap.JSONStreamBackend(1, path)]
+    example(tcap.Logger(backends))
+    assert masked(path.read_text()) == masked((DATA / f"{name}.json").read_text())
+    screen = (DATA / f"{name}.stdout.txt").read_text()
+    assert masked(capsys.readouterr().out) == masked(screen)
 
 
 @pytest.mark.parametrize("name", ["tcap_seed.json", "nvidia_seed.json"])
@@ -126,7 +154,9 @@ def test_our_quick_start_file_holds_the_same_records_as_tcaps(tmp_path: Path) ->
 def test_every_plain_line_is_strict_json_with_real_data(tmp_path: Path) -> None:
     run_quick_start(Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]))
     for line in (tmp_path / "a.json").read_text().splitlines():
-        record = json.loads(line, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+        record = json.loads(
+            line, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON")
+        )
         assert record["type"] != "LOG" or isinstance(record["data"], dict)
 
 
@@ -137,4 +167,6 @@ def test_times_of_golden_files_are_read(name: str, monkeypatch: pytest.MonkeyPat
     for record in read(DATA / name):
         assert record.timestamp is not None
         assert 1794772000 < record.timestamp < 1794777000
-        assert record.type == "INFO" or (record.elapsedtime is not None and 0 < record.elapsedtime < 1)
+        assert record.type == "INFO" or (
+            record.elapsedtime is not None and 0 < record.elapsedtime < 1
+        )

@@ -1,4 +1,6 @@
-"""Corpora written by fairseq 0.12.2 (3d262bb2) and Megatron-LM (d98e8a64) themselves, read; and ours, byte for byte."""
+"""Corpora written by fairseq 0.12.2 (3d262bb2) and Megatron-LM (d98e8a64) themselves, read; and
+ours, byte for byte.
+"""
 
 from pathlib import Path
 
@@ -22,7 +24,9 @@ SIZES = np.array([3, 2, 5, 0], np.int32)
         ("megatron-i4", "megatron", "<i4", 70000),
     ],
 )
-def test_corpora_of_both_systems_read_back_equal(name: str, layout: Layout, dtype: str, offset: int) -> None:
+def test_corpora_of_both_systems_read_back_equal(
+    name: str, layout: Layout, dtype: str, offset: int
+) -> None:
     tokens = TokenFile(GOLDEN / name)
     assert tokens.index.layout == layout
     assert tokens.index.dtype == np.dtype(dtype)
@@ -46,7 +50,8 @@ def test_our_index_is_fairseqs_byte_for_byte(name: str, tmp_path: Path) -> None:
 def test_our_megatron_index_differs_only_in_its_documents(tmp_path: Path) -> None:
     with (tmp_path / "ours.idx").open("wb") as file:
         write_index(file, [SIZES], dtype=np.dtype("<u2"), layout="megatron")
-    ours, theirs = (tmp_path / "ours.idx").read_bytes(), (GOLDEN / "megatron-u2.idx").read_bytes()
+    ours = (tmp_path / "ours.idx").read_bytes()
+    theirs = (GOLDEN / "megatron-u2.idx").read_bytes()
     assert ours[:26] == theirs[:26]
     assert ours[34 : 34 + 12 * 4] == theirs[34 : 34 + 12 * 4]
     assert np.frombuffer(ours[34 + 12 * 4 :], "<i8").tolist() == [0, 1, 2, 3, 4]

@@ -1,6 +1,8 @@
-"""The probe beside what msprobe 26.2.0 wrote for the same program: its schema, its values, its names, its hashes.
+"""The probe beside what msprobe 26.2.0 wrote for the same program: its schema, its values, its
+names, its hashes.
 
-Where the two differ on purpose, the differences are listed here one by one; nothing else may differ.
+Where the two differ on purpose, the differences are listed here one by one; nothing else may
+differ.
 """
 
 import json
@@ -52,10 +54,18 @@ def run_program(save: Any) -> None:
     h = w * x
     save(h, "h")
     y = h.relu()
-    save({"w": w, "acts": [h, (y, x)], "n": 3, "f": 0.5, "b": True, "s": "str"}, "nest", save_backward=True)
+    save(
+        {"w": w, "acts": [h, (y, x)], "n": 3, "f": 0.5, "b": True, "s": "str"},
+        "nest",
+        save_backward=True,
+    )
     save(h, "h")
     for name in ("float16", "bfloat16", "float64", "int64", "int8", "uint8", "bool", "complex64"):
-        save(torch.tensor([[1, 0], [3, 2]]).to(getattr(torch, name)), f"dt_{name}", save_backward=False)
+        save(
+            torch.tensor([[1, 0], [3, 2]]).to(getattr(torch, name)),
+            f"dt_{name}",
+            save_backward=False,
+        )
     rest: dict[str, Any] = {
         "scalar0d": torch.tensor(-3.5),
         "empty": torch.empty(0, 4),
@@ -93,12 +103,14 @@ def make_dump(path: Path, **settings: Any) -> dict[str, Any]:
     debugger = PrecisionDebugger(dump_path=path, **settings)
     run_program(debugger.save)
     debugger.step()
-    document: dict[str, Any] = json.loads((path / "step0" / "rank0" / "debug.json").read_bytes())
+    document: dict[str, Any] = json.loads((path / "step0" / "rank" / "debug.json").read_bytes())
     return document
 
 
 def is_same(a: Any, b: Any) -> bool:
-    return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+    return bool(a == b) or (
+        isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
+    )
 
 
 def check_against(golden: dict[str, Any], data: dict[str, Any]) -> None:
@@ -128,55 +140,79 @@ def test_statistics_have_msprobes_schema_and_values(dump_path: Path) -> None:
     assert [key for key in document["data"] if key in golden["data"]] == list(golden["data"])
 
 
-def test_the_config_file_of_msprobe_gives_the_same(dump_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_file_of_msprobe_gives_the_same(
+    dump_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dump_path.mkdir()
     monkeypatch.chdir(dump_path)
     debugger = PrecisionDebugger(str(GOLDEN / "pt_md5" / "config.json"))
     run_program(debugger.save)
     debugger.close()
     monkeypatch.undo()
-    document = json.loads((dump_path / "dump_path" / "step0" / "rank0" / "debug.json").read_bytes())
-    check_against(json.loads((GOLDEN / "pt_md5" / "debug.json").read_bytes())["data"], document["data"])
+    document = json.loads((dump_path / "dump_path" / "step0" / "rank" / "debug.json").read_bytes())
+    check_against(
+        json.loads((GOLDEN / "pt_md5" / "debug.json").read_bytes())["data"], document["data"]
+    )
 
 
 def test_md5_mode_has_msprobes_hashes(dump_path: Path) -> None:
     document = make_dump(dump_path, summary_mode="md5")
-    check_against(json.loads((GOLDEN / "pt_md5" / "debug.json").read_bytes())["data"], document["data"])
+    check_against(
+        json.loads((GOLDEN / "pt_md5" / "debug.json").read_bytes())["data"], document["data"]
+    )
     assert document["data"]["dt_bfloat16.0.debug"]["md5"] == "f5601b65"
 
 
-def test_tensor_mode_writes_the_files_of_the_manual(dump_path: Path) -> None:
-    document = make_dump(dump_path, task="tensor")
+def test_tensor_mode_writes_the_files_of_msprobe_26_on_request(
+    dump_path: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"file_mark": "debug"}))
+    document = make_dump(dump_path, task="tensor", config_path=config)
     golden = json.loads((GOLDEN / "pt_tensor.debug.json").read_bytes())["data"]
     tree = (GOLDEN / "pt_tensor.tree.txt").read_text().split()
-    theirs = {Path(line).name for line in tree if line.startswith("./step0") and line.endswith(".pt")}
-    folder = dump_path / "step0" / "rank0" / "dump_tensor_data"
+    theirs = {
+        Path(line).name for line in tree if line.startswith("./step0") and line.endswith(".pt")
+    }
+    folder = dump_path / "step0" / "rank" / "dump_tensor_data"
     ours = {path.name for path in folder.iterdir()}
     assert theirs <= ours
     extra = {name.partition(".")[0] for name in ours - theirs}
     assert extra == {"has_none", "has_np", "int_key", "np_arr", "special_keys"}
     assert document["dump_data_dir"] == str(folder)
     for key, tree_of_key in golden.items():
-        for (_, leaf), (_, their) in zip(leaves(document["data"][key]), leaves(tree_of_key), strict=True):
+        for (_, leaf), (_, their) in zip(
+            leaves(document["data"][key]), leaves(tree_of_key), strict=True
+        ):
             if their and "data_name" in their:
                 assert leaf is not None
                 assert leaf["data_name"] == their["data_name"]
-                assert isinstance(torch.load(folder / leaf["data_name"], weights_only=True), torch.Tensor)
+                assert isinstance(
+                    torch.load(folder / leaf["data_name"], weights_only=True), torch.Tensor
+                )
 
 
 def test_our_dump_compares_with_msprobes(dump_path: Path) -> None:
     make_dump(dump_path)
     comparisons = compare_dumps(dump_path, GOLDEN / "pt_stat", Tolerance(relative=1e-6))
-    differing = {one.key.partition(".")[0] for one in comparisons if one.verdict == DIFFERENT}
+    differing = {
+        comparison.key.partition(".")[0]
+        for comparison in comparisons
+        if comparison.verdict == DIFFERENT
+    }
     assert differing == {"dt_float16", "dt_bfloat16", "scalar0d", "special_keys", *DROPPED}
 
 
 def test_pytorch_compares_with_mindspore(dump_path: Path) -> None:
     make_dump(dump_path)
     comparisons = compare_dumps(dump_path, GOLDEN / "ms_stat", Tolerance())
-    shared = [one for one in comparisons if one.by != "missing"]
-    # MindSpore takes the maximum of a NaN vector for infinity, and the norm of a negative number for negative.
-    assert {one.key for one in shared if one.verdict == DIFFERENT} == {"nan.0.debug", "scalar0d.0.debug"}
+    shared = [comparison for comparison in comparisons if comparison.by != "missing"]
+    # MindSpore takes the maximum of a NaN vector for infinity, and the norm of a negative number
+    # for negative.
+    assert {one.key for one in shared if one.verdict == DIFFERENT} == {
+        "nan.0.debug",
+        "scalar0d.0.debug",
+    }
     assert "nest_grad.0.debug.acts.1.0" in {one.key for one in shared}
 
 
@@ -189,12 +225,15 @@ def test_msprobes_dumps_are_read_whole(name: str) -> None:
 
 
 def test_a_dump_of_msprobe_1_3_is_compared_with_ours(dump_path: Path, tmp_path: Path) -> None:
-    """The golden file is what msprobe 1.3.0 wrote for these calls: keys without `.debug`, one folder for all steps."""
+    """The golden file is what msprobe 1.3.0 wrote for these calls: keys without `.debug`, one
+    folder for all steps.
+    """
     theirs = tmp_path / "msprobe" / "rank"
     theirs.mkdir(parents=True)
     shutil.copy(GOLDEN / "pt_1.3.0.debug.json", theirs / "debug.json")
     debugger = PrecisionDebugger(dump_path=dump_path)
-    x, weight = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([[1.0, 0.0], [3.0, 2.0]])
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    weight = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
     for factor in (1, 2):
         debugger.save({"key1": x, "key2": [weight * factor, 3.5, "s"]}, "nest")
         debugger.save(x, "x")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.spikes.token_loss_spike import TokenLossSpike
+from sonde.compat.atorch.token_loss_spike import TokenLossSpike
 
 GOLDEN = Path(__file__).parent / "data" / "loss-spikes"
 PATHS = [
@@ -23,7 +23,12 @@ class Words:
 
 
 def decode(
-    folder: str, out: Path, *, words: bool, sample_len: int = 4, least: tuple[int, float] | None = None
+    folder: str,
+    out: Path,
+    *,
+    words: bool,
+    sample_len: int = 4,
+    least: tuple[int, float] | None = None,
 ) -> list[str]:
     """The entries of the result, in its order."""
     spike = TokenLossSpike(GOLDEN / "in" / folder, PATHS, sample_len, 2000, 10)
@@ -56,8 +61,11 @@ def test_several_files_decode_like_atorch_but_in_order_of_their_names(
 ) -> None:
     ours = decode("spikes", tmp_path / "out.txt", words=words, least=least)
     theirs = entries((GOLDEN / "out" / f"{name}.txt").read_text())
-    # ATorch took rank1.txt first, as the directory happened to list it; its entries lead until rank0's first one.
-    from_rank1 = next(place for place, entry in enumerate(theirs) if "40.05" in entry or " 5.0=" in entry)
+    # ATorch took rank1.txt first, as the directory happened to list it; its entries lead until
+    # rank0's first one.
+    from_rank1 = next(
+        place for place, entry in enumerate(theirs) if "40.05" in entry or " 5.0=" in entry
+    )
     assert ours == theirs[from_rank1:] + theirs[:from_rank1]
     assert len(ours) >= 2
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from sonde.texts.audit import AuditSettings, audit
 from sonde.texts.corpora import open_corpus
 done = audit(open_corpus([Path(sys.argv[1])]), AuditSettings(piece_bytes=1 << 18))
-peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+status = Path("/proc/self/status").read_text().splitlines()
+peak = next(line for line in status if line.startswith("VmHWM"))
 print(done.num_texts, int(peak.split()[1]) // 1024)
 """
 
@@ -32,7 +33,9 @@ def lines() -> list[str]:
     ]
 
 
-def test_a_dask_cluster_finds_the_same(tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dask_cluster_finds_the_same(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path = tmp_path / "corpus.txt"
@@ -43,7 +46,9 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path, lines: list[str], monkeyp
     ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         with open_executor(1, address) as (executor, num_under_way):
-            done = audit(open_corpus([path]), settings, executor=executor, num_under_way=num_under_way)
+            done = audit(
+                open_corpus([path]), settings, executor=executor, num_under_way=num_under_way
+            )
     alone = audit(open_corpus([path]), settings)
     assert done.findings == alone.findings
     assert (done.counts, done.num_texts) == (alone.counts, alone.num_texts)
@@ -56,7 +61,10 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, lines: list[str]) 
         path = tmp_path / f"corpus-{times}.txt"
         path.write_text("".join(f"{line} {copy}\n" for copy in range(times) for line in lines))
         command = [sys.executable, "-c", PEAK, str(path)]
-        num_texts, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        num_texts, peak = subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split()
         assert int(num_texts) == times * len(lines)
         peaks.append(int(peak))
-    assert peaks[1] < peaks[0] + 60  # megabytes; the larger corpus has a larger sample to know it by
+    # megabytes; the larger corpus has a larger sample to know it by
+    assert peaks[1] < peaks[0] + 60

@@ -1,4 +1,6 @@
-"""A save is disturbed at every disk call it makes, and a checkpoint has each of its bits at risk: a valid one is always there."""
+"""A save is disturbed at every disk call it makes, and a checkpoint has each of its bits at risk: a
+valid one is always there.
+"""
 
 import errno
 import os
@@ -8,7 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from fault_injection import KILLED, Fault, disk_calls_of, failing, fault_at, kill, kill_after, run_in_child, short_write
+from fault_injection import (
+    KILLED,
+    Fault,
+    disk_calls_of,
+    failing,
+    fault_at,
+    kill,
+    kill_after,
+    run_in_child,
+    short_write,
+)
 
 from sonde.checkpoint.folder import Keep
 from sonde.checkpoint.store import CheckpointStore
@@ -16,7 +28,11 @@ from sonde.errors import DamagedFile
 
 
 def state(step: int) -> dict[str, object]:
-    return {"model": {"w": torch.full((50, 20), float(step))}, "counters": {"num_updates": step}, "name": "é"}
+    return {
+        "model": {"w": torch.full((50, 20), float(step))},
+        "counters": {"num_updates": step},
+        "name": "é",
+    }
 
 
 def save(directory: Path, step: int) -> None:
@@ -27,7 +43,9 @@ def save(directory: Path, step: int) -> None:
 
 def loads(directory: Path, step: int) -> bool:
     loaded = CheckpointStore(directory).load(step)
-    return bool(loaded["counters"] == {"num_updates": step} and (loaded["model"]["w"] == step).all())
+    return bool(
+        loaded["counters"] == {"num_updates": step} and (loaded["model"]["w"] == step).all()
+    )
 
 
 def newest_valid(directory: Path) -> int | None:
@@ -61,7 +79,9 @@ def test_whatever_happens_at_any_disk_call_of_a_save_a_valid_checkpoint_is_there
         save(directory, 1)
         disturbed_save(directory, second, position, FAULTS[name], dies=name in ("kill", "tear"))
         step = newest_valid(directory)
-        assert step in (1, second), f"no valid checkpoint after {name} at call {position} of {total}"
+        assert step in (1, second), (
+            f"no valid checkpoint after {name} at call {position} of {total}"
+        )
         assert loads(directory, step)
         save(directory, 3)
         assert newest_valid(directory) == 3
@@ -133,7 +153,8 @@ def test_an_extra_file_and_a_swapped_file_are_found(tmp_path: Path) -> None:
     store.save(1, state(1))
     store.save(2, state(2))
     shutil.copy(
-        Path(store.folder.at(1).where) / "tensors.safetensors", Path(store.folder.at(2).where) / "tensors.safetensors"
+        Path(store.folder.at(1).where) / "tensors.safetensors",
+        Path(store.folder.at(2).where) / "tensors.safetensors",
     )
     (Path(store.folder.at(1).where) / "extra.bin").write_bytes(b"x")
     assert "SHA-256" in store.folder.problems(2)[0]

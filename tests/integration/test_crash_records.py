@@ -20,19 +20,31 @@ NUM_KILLS_SOAK = 1000
 
 @contextlib.contextmanager
 def shared_counter() -> Iterator[memoryview]:
-    """A number in memory that parent and children share; it is set with one store, so a kill cannot tear it."""
-    with mmap.mmap(-1, mmap.PAGESIZE) as memory, memoryview(memory) as view, view.cast("q") as counter:
+    """A number in memory that parent and children share; it is set with one store, so a kill cannot
+    tear it.
+    """
+    with (
+        mmap.mmap(-1, mmap.PAGESIZE) as memory,
+        memoryview(memory) as view,
+        view.cast("q") as counter,
+    ):
         yield counter
 
 
 def write_until_killed(path: Path, counter: memoryview, life: int) -> None:
-    """Append numbered records of many lengths; after each call that returned, say so in memory that outlives us."""
+    """Append numbered records of many lengths; after each call that returned, say so in memory that
+    outlives us.
+    """
     draw = random.Random(life)
     file = RecordFile(path)
     number = counter[0]
     while True:
         # Up to 20 kB: more than a page, so that a kill can land in the middle of a write.
-        record = {"number": number, "life": life, "text": "x" * draw.choice([0, 10, 200, 5000, 20_000])}
+        record = {
+            "number": number,
+            "life": life,
+            "text": "x" * draw.choice([0, 10, 200, 5000, 20_000]),
+        }
         if not file.append(record):
             os._exit(3)
         number += 1
@@ -40,7 +52,9 @@ def write_until_killed(path: Path, counter: memoryview, life: int) -> None:
 
 
 def kill_writers(path: Path, num_kills: int) -> tuple[int, int]:
-    """Start and kill `num_kills` writers of one file; returns how many records were told written, and torn lines."""
+    """Start and kill `num_kills` writers of one file; returns how many records were told written,
+    and torn lines.
+    """
     draw = random.Random(num_kills)
     num_told = num_torn = 0
     with shared_counter() as counter:
@@ -50,7 +64,8 @@ def kill_writers(path: Path, num_kills: int) -> tuple[int, int]:
             if life % 2:
                 path.write_bytes(b'{"number":-1,"li')
             counter[0] = 0
-            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]  # mypy infers no lambda with a default
+            # mypy infers no lambda with a default
+            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]
             while counter[0] == 0:
                 time.sleep(0.0001)
             time.sleep(draw.random() * 0.01)
@@ -61,7 +76,9 @@ def kill_writers(path: Path, num_kills: int) -> tuple[int, int]:
             numbers = [record["number"] for record in reading]
             # One more than told: the kill came between the write and the telling.
             assert numbers in (list(range(told)), list(range(told + 1))), f"life {life}"
-            assert reading.num_bad == life % 2, "nothing but the planted fragment is damaged in the middle"
+            assert reading.num_bad == life % 2, (
+                "nothing but the planted fragment is damaged in the middle"
+            )
             num_told += told
             num_torn += bool(reading.torn_bytes)
     return num_told, num_torn
@@ -82,14 +99,17 @@ def test_1000_kills_at_random_moments_lose_no_record_whose_call_returned(tmp_pat
 
 @pytest.mark.slow
 def test_lives_that_follow_one_another_on_one_file_add_up(tmp_path: Path) -> None:
-    """A run that is killed and resumed again and again: what all lives wrote is there, fragments are counted."""
+    """A run that is killed and resumed again and again: what all lives wrote is there, fragments
+    are counted.
+    """
     path = tmp_path / "log.jsonl"
     draw = random.Random(5)
     with shared_counter() as counter:
         counter[0] = 0
         for life in range(20):
             before = counter[0]
-            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]  # mypy infers no lambda with a default
+            # mypy infers no lambda with a default
+            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]
             while counter[0] == before:
                 time.sleep(0.0001)
             time.sleep(draw.random() * 0.01)

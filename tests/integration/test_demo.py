@@ -1,4 +1,6 @@
-"""`sonde demo` as a newcomer runs it: the planted document is named, and the run finishes without it."""
+"""`sonde demo` as a newcomer runs it: the planted document is named, and the run finishes without
+it.
+"""
 
 import json
 import os
@@ -34,15 +36,23 @@ def read(path: Path) -> Any:
 
 def check(folder: Path, told: str) -> None:
     """What every demo leaves behind."""
-    verdict, planted = read(folder / "verdict.json"), read(folder / "planted.json")
+    verdict = read(folder / "verdict.json")
+    planted = read(folder / "planted.json")
     assert verdict["planted"] == planted
     assert verdict["equal"] is True
-    assert (verdict["named"]["line"], verdict["named"]["cause"]) == (planted["line"], "garbled_text")
+    assert (verdict["named"]["line"], verdict["named"]["cause"]) == (
+        planted["line"],
+        "garbled_text",
+    )
     text = Path(planted["file"]).name
-    assert (folder / "corpus" / text).read_text(encoding="utf-8").splitlines()[planted["line"] - 1] == planted["after"]
+    assert (folder / "corpus" / text).read_text(encoding="utf-8").splitlines()[
+        planted["line"] - 1
+    ] == planted["after"]
 
     spikes = {spike.event.first_step: spike for spike in read_spikes(folder / "run").spikes}
-    assert spikes[planted["update"]].num_seen == 1, "it was trained past again, and must not have spiked again"
+    assert spikes[planted["update"]].num_seen == 1, (
+        "it was trained past again, and must not have spiked again"
+    )
     assert (folder / "run" / "skip-list.txt").is_file()
     assert read(folder / "run" / "run.json")["status"] == "finished"
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
@@ -53,7 +63,9 @@ def check(folder: Path, told: str) -> None:
     assert commands == ["spikes", "diagnose", "report", "plot"]
     # Nobody but the first act and the last comparison may know: not the run, nor its data.
     knows = [
-        path.name for path in folder.rglob("*.json*") if "planted" in path.read_text(encoding="utf-8", errors="ignore")
+        path.name
+        for path in folder.rglob("*.json*")
+        if "planted" in path.read_text(encoding="utf-8", errors="ignore")
     ]
     assert sorted(knows) == ["verdict.json"]
 
@@ -78,7 +90,9 @@ def test_a_translation_ends_in_beam_search(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "sonde-demo").mkdir()
     (tmp_path / "sonde-demo" / "mine.txt").write_text("mine")
-    done = subprocess.run([sys.executable, "-m", "sonde", "demo"], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "demo"], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode != 0
     assert "no demo of sonde made it" in done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == ["sonde-demo", "mine.txt"]

@@ -1,4 +1,6 @@
-"""The documents are held to the code: every Python block in them runs, every relative link leads somewhere."""
+"""The documents are held to the code: every Python block in them runs, every relative link leads
+somewhere.
+"""
 
 import re
 import subprocess
@@ -19,13 +21,18 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name_of
+)
 def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
-    # In a process of its own, as a reader would: what a page opens and leaves open is not the next test's.
+    # In a process of its own, as a reader would: what a page opens and leaves open is not the next
+    # test's.
     blocks = BLOCK.findall(page.read_text())
     assert blocks
     (tmp_path / "page.py").write_text("\n".join(blocks))
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, done.stderr
 
 

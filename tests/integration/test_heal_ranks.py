@@ -1,4 +1,6 @@
-"""Ranks mend a run together: the result is the one by hand, also after all of them are killed in the middle of it."""
+"""Ranks mend a run together: the result is the one by hand, also after all of them are killed in
+the middle of it.
+"""
 
 import json
 import os
@@ -25,7 +27,13 @@ CHECKPOINT = 8
 
 @pytest.fixture
 def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BadRun:
-    return bad_run(tmp_path, prepare_corpus(tmp_path, num=120), monkeypatch, max_updates=14, timeout_seconds=10.0)
+    return bad_run(
+        tmp_path,
+        prepare_corpus(tmp_path, num=120),
+        monkeypatch,
+        max_updates=14,
+        timeout_seconds=10.0,
+    )
 
 
 def heal_on_ranks(bad: BadRun) -> None:
@@ -33,7 +41,7 @@ def heal_on_ranks(bad: BadRun) -> None:
         random.seed(5)  # which a fork draws anew
         return train_healing(bad.settings, bad.directory, Heal(max_times=2, diagnose=bad.blame))
 
-    assert run_ranks(NUM_RANKS, work) == ["max_updates: 14 updates were made"] * NUM_RANKS
+    assert run_ranks(NUM_RANKS, work) == ["max_updates: 14 steps were made"] * NUM_RANKS
 
 
 def check(bad: BadRun) -> None:
@@ -54,7 +62,9 @@ def test_two_ranks_mend_a_run_together(bad: BadRun) -> None:
 
 
 @pytest.mark.slow
-def test_all_ranks_killed_in_the_diagnosis_complete_it_when_they_are_started_again(bad: BadRun) -> None:
+def test_all_ranks_killed_in_the_diagnosis_complete_it_when_they_are_started_again(
+    bad: BadRun,
+) -> None:
     pids = bad.folder / "pids"
     pids.mkdir()
 
@@ -86,11 +96,14 @@ def test_what_rank_0_finds_or_raises_is_found_or_raised_on_every_rank() -> None:
         raise SettingError("it is not so", cause="because", hint="look")
 
     def work(_: int) -> list[str]:
-        told = [str(found_by_rank_0(found)), str(found_by_rank_0(found))]
+        sentences = [str(found_by_rank_0(found)), str(found_by_rank_0(found))]
         try:
             found_by_rank_0(failing)
         except SondeError as error:
-            told.append(f"{error.message}, {error.cause}, {error.hint}")
-        return told
+            sentences.append(f"{error.message}, {error.cause}, {error.hint}")
+        return sentences
 
-    assert run_ranks(NUM_RANKS, work) == [["{'answer': 42}"] * 2 + ["it is not so, because, look"]] * NUM_RANKS
+    assert (
+        run_ranks(NUM_RANKS, work)
+        == [["{'answer': 42}"] * 2 + ["it is not so, because, look"]] * NUM_RANKS
+    )

@@ -19,12 +19,16 @@ if importlib.util.find_spec("transformers") is None and os.environ.get("CI") != 
 # Importing transformers sets off deprecation warnings that are not ours.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-VOCAB, PAD, EOS = 30, 1, 2
+VOCAB = 30
+PAD = 1
+EOS = 2
 SOURCES = [[5, 9, 13, 7, EOS], [23, 4, EOS], [8, 21, 8, 14, 15, 16, EOS], [29, EOS]]
 
 
 def sharpened(model: Any) -> Any:
-    """Random weights large enough that sources matter, no two scores are nearly equal, and some results end early."""
+    """Random weights large enough that sources matter, no two scores are nearly equal, and some
+    results end early.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -54,7 +58,9 @@ ENCODER_DECODER: dict[str, Any] = {
 def make_marian() -> Any:
     transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)
-    config = transformers.MarianConfig(**ENCODER_DECODER, decoder_start_token_id=PAD, scale_embedding=True)
+    config = transformers.MarianConfig(
+        **ENCODER_DECODER, decoder_start_token_id=PAD, scale_embedding=True
+    )
     return sharpened(transformers.MarianMTModel(config))
 
 
@@ -70,7 +76,13 @@ def make_gpt2() -> Any:
     torch.manual_seed(2)
     ids = {"pad_token_id": PAD, "bos_token_id": EOS, "eos_token_id": EOS}
     config = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False, **ids
+        vocab_size=VOCAB,
+        n_positions=64,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        tie_word_embeddings=False,
+        **ids,
     )
     return sharpened(transformers.GPT2LMHeadModel(config))
 
@@ -87,11 +99,14 @@ def theirs(model: Any, sources: Sequence[Sequence[int]], **options: Any) -> list
     """What `generate` gives, without prompt, start token and padding."""
     is_encoder_decoder = model.config.is_encoder_decoder
     width = max(map(len, sources))
-    rows, masks = [], []
+    rows = []
+    masks = []
     for source in sources:
         fill = width - len(source)
         rows.append([*source, *[PAD] * fill] if is_encoder_decoder else [*[PAD] * fill, *source])
-        masks.append([1] * len(source) + [0] * fill if is_encoder_decoder else [0] * fill + [1] * len(source))
+        masks.append(
+            [1] * len(source) + [0] * fill if is_encoder_decoder else [0] * fill + [1] * len(source)
+        )
     found = model.generate(
         torch.tensor(rows),
         attention_mask=torch.tensor(masks),
@@ -105,10 +120,12 @@ def ours(model: Any, sources: Sequence[Sequence[int]], **options: Any) -> list[l
     adapter = HuggingFaceModel(model)
     is_encoder_decoder = model.config.is_encoder_decoder
     start = model.config.decoder_start_token_id if is_encoder_decoder else None
-    chosen = SearchSettings(eos=EOS, pad=PAD, start=start, stop="hf", **{"banned": (PAD,), **options})
+    chosen = SearchSettings(
+        eos=EOS, pad=PAD, start=start, stop="hf", **{"banned": (PAD,), **options}
+    )
     prompts = None if is_encoder_decoder else sources
     found = beam_search(adapter.next_logits(sources), len(sources), chosen, prompts=prompts)
-    return [one.tokens for sentence in found for one in sentence]
+    return [token.tokens for sentence in found for token in sentence]
 
 
 @pytest.mark.parametrize("num_beams", range(1, 9))
@@ -127,7 +144,10 @@ def test_every_beam_gives_the_tokens_of_generate(model: Any, num_beams: int) -> 
         ({"beam": 4, "no_repeat_ngram": 2}, {"num_beams": 4, "no_repeat_ngram_size": 2}),
         ({"beam": 1, "no_repeat_ngram": 3}, {"num_beams": 1, "no_repeat_ngram_size": 3}),
         ({"beam": 4, "min_len": 6}, {"num_beams": 4, "min_new_tokens": 6}),
-        ({"beam": 4, "banned": (PAD, 7, 11, 20)}, {"num_beams": 4, "bad_words_ids": [[PAD], [7], [11], [20]]}),
+        (
+            {"beam": 4, "banned": (PAD, 7, 11, 20)},
+            {"num_beams": 4, "bad_words_ids": [[PAD], [7], [11], [20]]},
+        ),
         ({"beam": 4, "n_best": 3}, {"num_beams": 4, "num_return_sequences": 3}),
         ({"beam": 5, "max_len": 1}, {"num_beams": 5, "max_new_tokens": 1}),
     ],
@@ -141,7 +161,9 @@ def test_penalties_and_rules_give_the_tokens_of_generate(
 
 def test_forced_tokens_give_the_tokens_of_generate() -> None:
     model = make_bart()
-    expected = theirs(model, SOURCES, num_beams=4, max_length=9, forced_bos_token_id=11, forced_eos_token_id=EOS)
+    expected = theirs(
+        model, SOURCES, num_beams=4, max_length=9, forced_bos_token_id=11, forced_eos_token_id=EOS
+    )
     assert ours(model, SOURCES, beam=4, max_len=8, forced=((0, 11), (7, EOS))) == expected
 
 
@@ -151,7 +173,14 @@ def test_scores_of_given_targets_are_those_the_search_found(model: Any) -> None:
     start = model.config.decoder_start_token_id if is_encoder_decoder else EOS
     chosen = SearchSettings(eos=EOS, pad=None, start=start, stop="hf", beam=3, max_len=9)
     prompts = None if is_encoder_decoder else SOURCES
-    found = [best for best, *_ in beam_search(adapter.next_logits(SOURCES), len(SOURCES), chosen, prompts=prompts)]
+    found = [
+        best
+        for best, *_ in beam_search(
+            adapter.next_logits(SOURCES), len(SOURCES), chosen, prompts=prompts
+        )
+    ]
     scored = adapter.token_log_probs(SOURCES, [one.tokens for one in found], start)
     for one, token_scores in zip(found, scored, strict=True):
-        torch.testing.assert_close(torch.tensor(one.token_scores), torch.tensor(token_scores), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(one.token_scores), torch.tensor(token_scores), atol=1e-4, rtol=1e-4
+        )

@@ -1,9 +1,12 @@
-"""The loader with real worker processes: the same batches, and one that dies or stalls is named within seconds."""
+"""The loader with real worker processes: the same batches, and one that dies or stalls is named
+within seconds.
+"""
 
 import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +65,9 @@ def pairs(tmp_path: Path) -> PairDataset:
         sizes = chance.integers(1, 9, 300).astype(np.int32)
         with (tmp_path / f"{side}.idx").open("wb") as file:
             write_index(file, [sizes], dtype=np.dtype("<u2"))
-        (tmp_path / f"{side}.bin").write_bytes(chance.integers(4, 99, int(sizes.sum())).astype("<u2").tobytes())
+        (tmp_path / f"{side}.bin").write_bytes(
+            chance.integers(4, 99, int(sizes.sum())).astype("<u2").tobytes()
+        )
         sides.append(TokenFile(tmp_path / side))
     return PairDataset(sides[0], sides[1], name="train")
 
@@ -84,12 +89,19 @@ def test_workers_change_nothing_and_a_run_resumes_with_another_number(pairs: Pai
 
 @pytest.mark.parametrize(
     ("trouble", "words"),
-    [("killed", "killed by signal 9"), ("gone", "ended with code 3"), ("stalled", "not answered for 2 seconds")],
+    [
+        ("killed", "killed by signal 9"),
+        ("gone", "ended with code 3"),
+        ("stalled", "not answered for 2 seconds"),
+    ],
 )
-def test_a_worker_in_trouble_is_named_within_seconds(pairs: PairDataset, trouble: str, words: str) -> None:
+def test_a_worker_in_trouble_is_named_within_seconds(
+    pairs: PairDataset, trouble: str, words: str
+) -> None:
     dataset = TroubleDataset(pairs, trouble)
     settings = LoaderSettings(max_tokens=64, num_workers=2, stall_seconds=2.0)
-    loader = TokenLoader(dataset, Collater(), settings)  # type: ignore[arg-type]  # a dataset that fails on purpose
+    # a dataset that fails on purpose
+    loader = TokenLoader(dataset, Collater(), settings)  # type: ignore[arg-type]
     batches: list[Batch] = []
     started = time.monotonic()
     with pytest.raises(SondeError) as caught:
@@ -102,6 +114,8 @@ def test_a_worker_in_trouble_is_named_within_seconds(pairs: PairDataset, trouble
 
 
 def test_an_error_of_the_dataset_comes_out_as_it_is(pairs: PairDataset) -> None:
-    loader = TokenLoader(TroubleDataset(pairs, "wrong"), Collater(), LoaderSettings(num_workers=1, max_tokens=64))  # type: ignore[arg-type]  # a dataset that fails on purpose
+    settings = LoaderSettings(num_workers=1, max_tokens=64)
+    failing: Any = TroubleDataset(pairs, "wrong")
+    loader = TokenLoader(failing, Collater(), settings)
     with pytest.raises(RuntimeError, match="the 41st"):
         list(loader)

@@ -1,4 +1,6 @@
-"""The logger among real processes and threads, and under `kill -9`: nothing torn, nothing lost that was returned from."""
+"""The logger among real processes and threads, and under `kill -9`: nothing torn, nothing lost that
+was returned from.
+"""
 
 import json
 import os
@@ -21,7 +23,8 @@ rank, num, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 with Logger([JSONStreamBackend(Verbosity.VERBOSE, path)], rank=rank) as logger:
     for step in range(num):
         text = "x" * (step % 700)
-        logger.log(step, {"writer": rank, "loss": step / 7} if step % 3 else {"writer": rank, "text": text})
+        value = {"loss": step / 7} if step % 3 else {"text": text}
+        logger.log(step, {"writer": rank, **value})
 assert logger.num_lost == 0
 """
 
@@ -32,27 +35,32 @@ num_threads, num, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, path)])
 def work(number):
     for step in range(num):
-        logger.log(step, {"writer": number, "loss": step / 7} if step % 3 else {"writer": number, "text": "x" * (step % 700)})
+        value = {"loss": step / 7} if step % 3 else {"text": "x" * (step % 700)}
+        logger.log(step, {"writer": number, **value})
 threads = [threading.Thread(target=work, args=(number,)) for number in range(num_threads)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
 
-# Says on its output how far it has come, after each call has returned: what it said must be in the file.
+# Says on its output how far it has come, after each call has returned: what it said must be in the
+# file.
 KILLED = """
 import os, sys
 from sonde.log import JSONStreamBackend, Logger, Verbosity
 logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, sys.argv[1])])
 start = int(sys.argv[2])
 for step in range(start, start + 10_000_000):
-    logger.log(step, {"loss": step / 7, "note": "x" * (step % 300)} if step % 2 else {"loss": step / 7})
+    note = {"note": "x" * (step % 300)} if step % 2 else {}
+    logger.log(step, {"loss": step / 7, **note})
     os.write(1, b"%d\\n" % step)
 """
 
 
 def start(script: str, *arguments: object) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE
+    )
 
 
 def check_all_there(path: Path, num_writers: int, num_records: int) -> None:
@@ -84,7 +92,9 @@ def test_eight_threads_share_a_logger_and_lose_and_tear_nothing(tmp_path: Path) 
 
 
 def kill_once(path: Path, first_step: int, delay_seconds: float) -> int:
-    """Start the writer at `first_step`, kill it after a while, and give back the last step it said it had logged."""
+    """Start the writer at `first_step`, kill it after a while, and give back the last step it said
+    it had logged.
+    """
     child = start(KILLED, path, first_step)
     assert child.stdout is not None
     said = child.stdout.readline()
@@ -102,7 +112,9 @@ def kill_many(path: Path, num_kills: int, seed: int) -> None:
     for _ in range(num_kills):
         last = kill_once(path, first, chance.uniform(0.0, 0.05))
         steps = [record.step for record in read(path)]
-        assert steps[: last + 1] == list(range(last + 1)), "a record is missing that its call had returned from"
+        assert steps[: last + 1] == list(range(last + 1)), (
+            "a record is missing that its call had returned from"
+        )
         assert len(steps) <= last + 2  # the one that was under way may be there too
         first = last + 1  # the next start goes back to here, and supersedes it
     assert read(path).num_bad == 0
@@ -124,7 +136,8 @@ def test_exit_without_close_brings_out_everything(tmp_path: Path) -> None:
     script = """
 import sys
 from sonde.log import CSVBackend, JSONStreamBackend, Logger, Verbosity
-logger = Logger([CSVBackend(Verbosity.DEFAULT, sys.argv[1] + ".csv"), JSONStreamBackend(1, sys.argv[1], every_n=4)])
+table = CSVBackend(Verbosity.DEFAULT, sys.argv[1] + ".csv")
+logger = Logger([table, JSONStreamBackend(1, sys.argv[1], every_n=4)])
 for step in range(10):
     logger.log(step, {"loss": float(step)})
 """

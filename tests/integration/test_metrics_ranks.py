@@ -16,7 +16,9 @@ from sonde.errors import SettingError
 
 pytestmark = pytest.mark.slow
 
-KINDS = {kind.kind: kind for kind in (metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile)}
+KINDS = {
+    kind.kind: kind for kind in (metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile)
+}
 
 Entry = tuple[str, str, float, float, bool]
 """key, kind of meter, value, weight, whether it is logged as a tensor"""
@@ -25,7 +27,11 @@ Entry = tuple[str, str, float, float, bool]
 def _log(entries: Sequence[Entry]) -> metrics.Aggregator:
     with metrics.aggregate(new_root=True) as aggregator:
         for key, kind, number, weight, as_tensor in entries:
-            value = torch.tensor(number, dtype=torch.float64, requires_grad=True) if as_tensor else number
+            value = (
+                torch.tensor(number, dtype=torch.float64, requires_grad=True)
+                if as_tensor
+                else number
+            )
             if kind == "average":
                 metrics.log_scalar(key, value, weight)
             else:
@@ -34,7 +40,9 @@ def _log(entries: Sequence[Entry]) -> metrics.Aggregator:
 
 
 def _entries_of_two_ranks() -> list[list[Entry]]:
-    """Common keys and keys of one rank only, weight zero, NaN, sizes that cancel, tensors and numbers."""
+    """Common keys and keys of one rank only, weight zero, NaN, sizes that cancel, tensors and
+    numbers.
+    """
     generator = random.Random(4)
     plan: list[list[Entry]] = [[], []]
     for rank in range(2):
@@ -47,8 +55,14 @@ def _entries_of_two_ranks() -> list[list[Entry]]:
                 ("low", "minimum", value, 1, step % 5 == 0),
                 ("median", "quantile", value, 1, step % 7 == 0),
             ]
-        plan[rank] += [("lr", "average", 0.1 + rank, 0, False), ("loss", "average", math.nan, 1, rank == 1)]
-    plan[0] += [("first_only", "average", 1 / 3, 3, False), ("some_weight", "average", 2.0, 4, False)]
+        plan[rank] += [
+            ("lr", "average", 0.1 + rank, 0, False),
+            ("loss", "average", math.nan, 1, rank == 1),
+        ]
+    plan[0] += [
+        ("first_only", "average", 1 / 3, 3, False),
+        ("some_weight", "average", 2.0, 4, False),
+    ]
     plan[1] += [("second_only", "sum", 0.1, 1, True), ("some_weight", "average", 5.0, 0, False)]
     return plan
 
@@ -77,13 +91,19 @@ def test_two_ranks_equal_one_process() -> None:
 
 
 def test_a_rank_without_any_data_takes_part() -> None:
-    plan: list[list[Entry]] = [[("loss", "average", 1.5, 2, False), ("p", "quantile", 3.0, 1, False)], []]
+    plan: list[list[Entry]] = [
+        [("loss", "average", 1.5, 2, False), ("p", "quantile", 3.0, 1, False)],
+        [],
+    ]
     for result in run_ranks(2, lambda rank: _reduce(plan, rank)):
         assert result["shown"] == {"loss": 1.5, "p": 3.0}
 
 
 def test_no_data_on_any_rank_is_no_data() -> None:
-    assert [result["shown"] for result in run_ranks(2, lambda rank: _reduce([[], []], rank))] == [{}, {}]
+    assert [result["shown"] for result in run_ranks(2, lambda rank: _reduce([[], []], rank))] == [
+        {},
+        {},
+    ]
 
 
 def test_a_key_that_was_reset_everywhere_stays_without_data() -> None:
@@ -115,7 +135,8 @@ def test_times_add_up_and_rates_are_counts_over_the_longest_time() -> None:
         aggregator = metrics.Aggregator()
         now = [0.0]
         with mock.patch("sonde.metrics.meters.time.perf_counter", side_effect=lambda: now[0]):
-            rate, watch = metrics.Rate(), metrics.Stopwatch()
+            rate = metrics.Rate()
+            watch = metrics.Stopwatch()
             aggregator.add_meter("tokens/s", rate)
             aggregator.add_meter("wait", watch)
             now[0] = 2.0 + rank

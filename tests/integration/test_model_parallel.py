@@ -1,4 +1,6 @@
-"""The Transformer on two real processes: DistributedDataParallel and fully_shard give the gradients of one process."""
+"""The Transformer on two real processes: DistributedDataParallel and fully_shard give the gradients
+of one process.
+"""
 
 import os
 import socket
@@ -90,7 +92,9 @@ def free_port() -> int:
 
 @pytest.mark.slow
 def test_two_ranks_give_the_gradients_of_one_process(tmp_path: Path) -> None:
-    start_processes(train_one_step, args=(free_port(), str(tmp_path)), nprocs=WORLD_SIZE, start_method="spawn")
+    start_processes(
+        train_one_step, args=(free_port(), str(tmp_path)), nprocs=WORLD_SIZE, start_method="spawn"
+    )
     for kind, encoder_layers in product(KINDS, ENCODER_LAYERS):
         model = make_model(encoder_layers)
         previous, source, targets = make_batch(encoder_layers)

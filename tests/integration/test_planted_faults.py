@@ -1,4 +1,6 @@
-"""Faults planted into a real training are named by the diagnosis: a subset of benchmarks/diagnosis.py."""
+"""Faults planted into a real training are named by the diagnosis: a subset of
+benchmarks/diagnosis.py.
+"""
 
 import json
 from pathlib import Path
@@ -30,12 +32,20 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> BaseRun:
 
 def verdict_of(run: Path, step: int) -> Verdict:
     """The verdict about what the recorder noticed, or else about the step itself."""
-    noticed = [one.event.first_step for one in read_spikes(run).spikes if one.event.first_step >= step]
+    noticed = [
+        spike.event.first_step
+        for spike in read_spikes(run).spikes
+        if spike.event.first_step >= step
+    ]
     return diagnose(run, noticed[0] if noticed else step)
 
 
-@pytest.mark.parametrize("kind", ["garbled document", "shuffled labels", "repeated token", "wrong language"])
-def test_a_fault_in_the_data_is_named_with_its_sample(base: BaseRun, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["garbled document", "shuffled labels", "repeated token", "wrong language"]
+)
+def test_a_fault_in_the_data_is_named_with_its_sample(
+    base: BaseRun, tmp_path: Path, kind: str
+) -> None:
     planted = plant(kind, base, tmp_path, seed=0)
     first = verdict_of(tmp_path / "run", planted.step).causes[0]
     assert first.cause == planted.cause
@@ -45,23 +55,35 @@ def test_a_fault_in_the_data_is_named_with_its_sample(base: BaseRun, tmp_path: P
     assert first.suspects[0].text
 
 
-def test_an_event_is_told_with_weights_and_moments_in_numbers(base: BaseRun, tmp_path: Path) -> None:
+def test_an_event_is_told_with_weights_and_moments_in_numbers(
+    base: BaseRun, tmp_path: Path
+) -> None:
     planted = plant("blown moment", base, tmp_path, seed=0)
-    (told,) = [one for one in verdict_of(tmp_path / "run", planted.step).experiments if "moments like" in one.question]
+    (told,) = [
+        experiment
+        for experiment in verdict_of(tmp_path / "run", planted.step).experiments
+        if "moments like" in experiment.question
+    ]
     assert told.numbers["moments_ratio"] > 3
     assert 0 < told.numbers["weights_rms"] < told.numbers["weights_max"]
 
 
 @pytest.mark.parametrize("seed", [0, 2], ids=["in the checkpoint", "in memory"])
 @pytest.mark.parametrize("kind", ["corrupted weight", "blown moment"])
-def test_a_fault_in_a_tensor_is_named_with_its_parameter(base: BaseRun, tmp_path: Path, kind: str, seed: int) -> None:
+def test_a_fault_in_a_tensor_is_named_with_its_parameter(
+    base: BaseRun, tmp_path: Path, kind: str, seed: int
+) -> None:
     planted = plant(kind, base, tmp_path, seed=seed)
     first = verdict_of(tmp_path / "run", planted.step).causes[0]
     assert (first.cause, first.module in planted.modules) == (planted.cause, True)
 
 
-@pytest.mark.parametrize("kind", ["learning-rate jump", "bit flip in an activation", "changed tokenizer"])
-def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["learning-rate jump", "bit flip in an activation", "changed tokenizer"]
+)
+def test_a_setting_the_machine_and_the_tokenizer_are_named(
+    base: BaseRun, tmp_path: Path, kind: str
+) -> None:
     planted = plant(kind, base, tmp_path, seed=0)
     verdict = verdict_of(tmp_path / "run", planted.step)
     assert verdict.causes[0].cause in planted.accepted
@@ -80,7 +102,8 @@ def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_pa
 def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     base: BaseRun, tmp_path: Path, kind: str
 ) -> None:
-    run, usual = tmp_path / "run", max(one.loss for one in list(read_steps(base.directory).by_number.values())[-60:])
+    run = tmp_path / "run"
+    usual = max(one.loss for one in list(read_steps(base.directory).by_number.values())[-60:])
     planted = plant(kind, base, tmp_path, seed=0)
     verdict = verdict_of(run, planted.step)
     write_verdict(run, verdict)
@@ -89,7 +112,11 @@ def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     assert plan.checkpoint <= base.last
     apply_rollback(plan)
     assert sonde([*plan.command[1:], "--max-updates", str(base.last + 20)]) == 0
-    losses = [one.loss for step, one in read_steps(run).by_number.items() if base.last < step <= base.last + 20]
+    losses = [
+        one.loss
+        for step, one in read_steps(run).by_number.items()
+        if base.last < step <= base.last + 20
+    ]
     assert max(losses) < 1.5 * usual
 
 

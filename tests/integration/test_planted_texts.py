@@ -1,6 +1,8 @@
-"""Every cause that is read in samples, with the fault that it is to name beside it: planted into a real training, trained over, and diagnosed.
+"""Every cause that is read in samples, with the fault that it is to name beside it: planted into a
+real training, trained over, and diagnosed.
 
-A cause of this kind that has no fault here fails `test_every_cause_that_blames_samples_has_a_fault`.
+A cause of this kind that has no fault here fails
+`test_every_cause_that_blames_samples_has_a_fault`.
 """
 
 import random
@@ -15,7 +17,13 @@ import torch
 from benchmarks.planted_corpora import Texts
 from benchmarks.planted_data import PlantedData
 from benchmarks.planted_site import Site, go_on
-from benchmarks.planted_tasks import LANGUAGE_MODEL, BaseRun, train_base, train_on, translated_sentences
+from benchmarks.planted_tasks import (
+    LANGUAGE_MODEL,
+    BaseRun,
+    train_base,
+    train_on,
+    translated_sentences,
+)
 
 from sonde.forensics.causes import rules
 from sonde.forensics.diagnose import diagnose
@@ -26,9 +34,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:Depr
 _NUM_ROWS: Final = 4
 _APART: Final = 6
 """Rows of a batch that are bad, and updates from one bad batch to the next."""
-_RUSSIAN: Final = "Вечером мы сидели на берегу реки и слушали, как ветер шумит в деревьях. Старый учитель рассказывал о своей молодости. "
+_RUSSIAN: Final = (
+    "Вечером мы сидели на берегу реки и слушали, как ветер шумит в деревьях. Старый учитель"
+    " рассказывал о своей молодости. "
+)
 _DUTCH: Final = (
-    "De bakker op de hoek staat elke dag om vier uur op om het brood te bakken en kent bijna alle klanten bij naam. "
+    "De bakker op de hoek staat elke dag om vier uur op om het brood te bakken en kent bijna alle"
+    " klanten bij naam. "
 )
 
 Make = Callable[[str, random.Random], str]
@@ -36,19 +48,34 @@ Plant = Callable[[PlantedData, list[int]], object]
 """Makes some rows of a batch bad."""
 
 TEXTS: Final[dict[str, Make]] = {
-    "garbled_text": lambda text, dice: "".join(dice.choice([*map(chr, range(33, 127)), " "]) for _ in text),
-    "mis_decoded": lambda text, _: " ".join(f"é{word}ü" for word in text.split()).encode().decode("cp1252", "replace"),
+    "garbled_text": lambda text, dice: "".join(
+        dice.choice([*map(chr, range(33, 127)), " "]) for _ in text
+    ),
+    "mis_decoded": lambda text, _: (
+        " ".join(f"é{word}ü" for word in text.split()).encode().decode("cp1252", "replace")
+    ),
     "other_script": lambda *_: _RUSSIAN * 3,
     "foreign_language": lambda *_: _DUTCH * 3,
-    "markup": lambda _, dice: " ".join(f'<td class="c{dice.randrange(99)}"><a href="/x/{dice.randrange(99)}.html">x</a></td>' for _ in range(20)),
-    "code": lambda _, dice: " ".join(f"if (x{dice.randrange(99)} != NULL) {{ buf[i++] = f(x, &y); }}" for _ in range(20)),
-    "table": lambda _, dice: " ".join(f"{dice.randrange(99999)} | {dice.random():.3f} |" for _ in range(60)),
-    "log": lambda _, dice: " ".join(f"2024-05-1{dice.randrange(9)} 07:{dice.randrange(10, 60)}:13,{dice.randrange(999)} ERROR [worker-{dice.randrange(9)}] code={dice.randrange(599)}" for _ in range(20)),
+    "markup": lambda _, dice: " ".join(
+        f'<td class="c{dice.randrange(99)}"><a href="/x/{dice.randrange(99)}.html">x</a></td>'
+        for _ in range(20)
+    ),
+    "code": lambda _, dice: " ".join(
+        f"if (x{dice.randrange(99)} != NULL) {{ buf[i++] = f(x, &y); }}" for _ in range(20)
+    ),
+    "table": lambda _, dice: " ".join(
+        f"{dice.randrange(99999)} | {dice.random():.3f} |" for _ in range(60)
+    ),
+    "log": lambda _, dice: " ".join(
+        f"2024-05-1{dice.randrange(9)} 07:{dice.randrange(10, 60)}:13,{dice.randrange(999)} ERROR"
+        f" [worker-{dice.randrange(9)}] code={dice.randrange(599)}"
+        for _ in range(20)
+    ),
     "shouting": lambda text, _: text.upper(),
     "control_characters": lambda text, _: "\x07 ".join(text.split()),
     "repetition": lambda text, _: f"{' '.join(text.split()[:3])} " * 40,
     "empty": lambda text, dice: "".join(dice.choice(".,;:!?-() ") for _ in text),
-}  # fmt: skip
+}
 """What a document becomes; the name is the cause."""
 
 
@@ -67,7 +94,9 @@ PAIRS: Final[dict[str, Plant]] = {
     "duplicated_text": lambda data, rows: data.copy_row(rows[0], rows[1:]),
     "hard_sample": _with_text(lambda text, _: " ".join(text.split()[::-1])),
 }
-"""What is done to some pairs; the name is the cause. Those of "truncated_target" stand in the corpus (`_sentences`)."""
+"""What is done to some pairs; the name is the cause. Those of "truncated_target" stand in the
+corpus (`_sentences`).
+"""
 
 
 class Planted(NamedTuple):
@@ -93,7 +122,9 @@ def _train_over(base: BaseRun, folder: Path, faults: Mapping[str, Plant]) -> Pla
         plant(data, rows)
         batches[cause] = (step, rows)
     data.write()
-    site = Site(base=base, run=base.directory, data=base.data, settings=settings, seed=0, step=base.last)
+    site = Site(
+        base=base, run=base.directory, data=base.data, settings=settings, seed=0, step=base.last
+    )
     go_on(site, data=fingerprints(data.directory))
     torch.set_num_threads(threads)
     return Planted(folder / "run", batches, last)
@@ -107,11 +138,18 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 
 
 def _sentences() -> tuple[Texts, list[int]]:
-    """Pairs of one to three sentences; and those whose targets were cut after a few words. All of these have sources of the same length: one batch."""
-    sentences, dice = iter(translated_sentences(7_000, seed=7)), random.Random(3)
+    """Pairs of one to three sentences; and those whose targets were cut after a few words. All of
+    these have sources of the same length: one batch.
+    """
+    sentences = iter(translated_sentences(7_000, seed=7))
+    dice = random.Random(3)
     pairs = [list(islice(sentences, dice.randint(1, 3))) for _ in range(3_000)]
     source, target = ([" ".join(one[side] for one in pair) for pair in pairs] for side in (0, 1))
-    cut = [place for place, text in enumerate(source) if text.count(".") == 3 and len(text.split()) == 27][:_NUM_ROWS]
+    cut = [
+        place
+        for place, text in enumerate(source)
+        if text.count(".") == 3 and len(text.split()) == 27
+    ][:_NUM_ROWS]
     for place in cut:
         target[place] = " ".join(target[place].split()[:6])
     return Texts(target, source), cut
@@ -124,7 +162,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     base = train_on(texts, "pairs", folder, num_updates=200, batch=16, seed=1)
     planted = _train_over(base, folder, PAIRS)
     data = PlantedData(base.settings, base.data)
-    (step,) = [one for one in range(1, planted.last) if cut[0] in data.batch(one)]
+    (step,) = [number for number in range(1, planted.last) if cut[0] in data.batch(number)]
     planted.batches["truncated_target"] = step, cut
     return planted
 
@@ -135,7 +173,7 @@ def assert_named(planted: Planted, cause: str) -> None:
     first = diagnose(planted.run, step).causes[0]
     assert first.cause == cause, first.evidence
     assert first.suspects
-    named = [one.sample in rows for one in first.suspects]
+    named = [suspect.sample in rows for suspect in first.suspects]
     assert sum(named) > 0.7 * len(named)
 
 

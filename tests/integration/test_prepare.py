@@ -42,20 +42,28 @@ def texts(tmp_path: Path) -> dict[str, Path]:
     paths = {}
     for language, word in (("en", "sentence"), ("de", "Satz")):
         paths[language] = tmp_path / f"corpus.{language}"
-        paths[language].write_text("".join(f"{word} {number * 7919 % 10007} {word}s .\n" for number in range(8000)))
+        paths[language].write_text(
+            "".join(f"{word} {number * 7919 % 10007} {word}s .\n" for number in range(8000))
+        )
     return paths
 
 
 def settings_for(out: Path, texts: dict[str, Path]) -> PrepareSettings:
-    return PrepareSettings(splits={"train": texts}, out=out, tokenizer="bpe", vocab_size=400, block_bytes=20000)
+    return PrepareSettings(
+        splits={"train": texts}, out=out, tokenizer="bpe", vocab_size=400, block_bytes=20000
+    )
 
 
 def digest(directory: Path) -> str:
     paths = sorted(path for path in directory.iterdir() if path.is_file())
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in paths)).hexdigest()
+    return hashlib.sha256(
+        b"".join(path.name.encode() + path.read_bytes() for path in paths)
+    ).hexdigest()
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, texts: dict[str, Path]) -> None:
+def test_any_number_of_workers_writes_the_same_bytes(
+    tmp_path: Path, texts: dict[str, Path]
+) -> None:
     prepare(settings_for(tmp_path / "one", texts))
     with open_executor(2) as (pool, num_under_way):
         prepare(settings_for(tmp_path / "two", texts), executor=pool, num_under_way=num_under_way)
@@ -75,7 +83,11 @@ def test_a_dask_cluster_writes_the_same_bytes(
     ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         with open_executor(1, address) as (executor, num_under_way):
-            done = prepare(settings_for(tmp_path / "two", texts), executor=executor, num_under_way=num_under_way)
+            done = prepare(
+                settings_for(tmp_path / "two", texts),
+                executor=executor,
+                num_under_way=num_under_way,
+            )
     assert done.num_parts > 10
     assert digest(tmp_path / "one") == digest(tmp_path / "two")
 
@@ -88,12 +100,23 @@ def test_an_executor_nobody_knows_is_refused() -> None:
 def test_killed_and_started_again_it_goes_on(tmp_path: Path, texts: dict[str, Path]) -> None:
     script = tmp_path / "run.py"
     script.write_text(RUN)
-    command = [sys.executable, str(script), str(tmp_path / "data"), "2", str(texts["en"]), str(texts["de"])]
+    command = [
+        sys.executable,
+        str(script),
+        str(tmp_path / "data"),
+        "2",
+        str(texts["en"]),
+        str(texts["de"]),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     parts = tmp_path / "data" / ".parts"
     deadline = time.monotonic() + 60
-    while len(list(parts.glob("[0-9a-f]*.part"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+    while (
+        len(list(parts.glob("[0-9a-f]*.part"))) < 3
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)  # the parent only: its workers must not outlive it
     assert process.wait() == -signal.SIGKILL

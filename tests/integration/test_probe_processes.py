@@ -46,8 +46,12 @@ def data_of(path: Path) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [([0], ["rank0"]), (["1-5"], ["rank1"]), ([], ["rank0", "rank1"])])
-def test_bug_01_the_rank_filter_is_honoured(tmp_path: Path, chosen: list[Any], expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "expected"), [([0], ["rank0"]), (["1-5"], ["rank1"]), ([], ["rank0", "rank1"])]
+)
+def test_bug_01_the_rank_filter_is_honoured(
+    tmp_path: Path, chosen: list[Any], expected: list[str]
+) -> None:
     def work(rank: int) -> int:
         debugger = PrecisionDebugger(dump_path=tmp_path, rank=chosen)
         value = torch.full((2,), float(rank), requires_grad=True)
@@ -82,7 +86,7 @@ def test_a_dtensor_is_described_by_its_shard(tmp_path: Path) -> None:
         assert (leaf["shape"], leaf["local_shape"], leaf["device_mesh"]) == ([4, 2], [2, 2], [0, 1])
         assert leaf["placements"] == ["Shard(dim=0)"]
         assert (leaf["Max"], leaf["Min"]) == (3.0 + 4 * rank, 4.0 * rank)
-        assert leaf["data_name"] == "x.0.debug.pt"
+        assert leaf["data_name"] == "x.0.tensor.pt"
 
 
 def save_around_init(folder: Path, rank: int) -> None:
@@ -90,7 +94,9 @@ def save_around_init(folder: Path, rank: int) -> None:
     debugger.save(torch.full((2,), float(rank)), "before", save_backward=False)
     debugger.stop()
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=30))
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=30)
+    )
     debugger.save(torch.full((2,), float(rank)), "after", save_backward=False)
     for _ in range(2):  # a rank that the other had guessed is free a step later
         dist.barrier()
@@ -102,10 +108,16 @@ def save_around_init(folder: Path, rank: int) -> None:
 def test_bug_14_an_init_after_the_first_save_splits_nothing(tmp_path: Path) -> None:
     pids = [fork(functools.partial(save_around_init, tmp_path, rank)) for rank in (0, 1)]
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
-    assert sorted(path.name for path in (tmp_path / "dump" / "step0").iterdir()) == ["rank0", "rank1"]
+    assert sorted(path.name for path in (tmp_path / "dump" / "step0").iterdir()) == [
+        "rank0",
+        "rank1",
+    ]
     for rank in (0, 1):
         data = data_of(tmp_path / "dump" / "step0" / f"rank{rank}")
-        assert {key: leaf["Max"] for key, leaf in data.items()} == {"before.0.debug": rank, "after.0.debug": rank}
+        assert {key: leaf["Max"] for key, leaf in data.items()} == {
+            "before.0.debug": rank,
+            "after.0.debug": rank,
+        }
     assert not list((tmp_path / "dump").rglob("*lock*"))
 
 
@@ -121,7 +133,10 @@ def test_bug_17_a_fork_writes_beside_its_parent(tmp_path: Path) -> None:
         debugger.save(3, "parent", save_backward=False)
     finally:
         debugger.close()
-    assert list(read_dump(tmp_path / "step0" / "rank0").data) == ["parent.0.debug", "parent.1.debug"]
+    assert list(read_dump(tmp_path / "step0" / "rank").data) == [
+        "parent.0.debug",
+        "parent.1.debug",
+    ]
     assert list(read_dump(tmp_path / "step0" / f"proc{pid}").data) == ["child.0.debug"]
 
 
@@ -161,7 +176,9 @@ def save_forever(folder: Path, pipe: int) -> None:
 
 
 def kill_while_saving(folder: Path, num_lines: int) -> int:
-    """Kill a saving process after that many flushes; returns how many values were flushed for certain."""
+    """Kill a saving process after that many flushes; returns how many values were flushed for
+    certain.
+    """
     reading, writing = os.pipe()
     pid = fork(functools.partial(save_forever, folder, writing))
     os.close(writing)
@@ -190,7 +207,7 @@ def test_the_place_of_a_killed_run_is_free_again(tmp_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=tmp_path)
     debugger.save(1, "again", save_backward=False)
     debugger.close()
-    assert list(data_of(tmp_path / "step0" / "rank0")) == ["again.0.debug"]
+    assert list(data_of(tmp_path / "step0" / "rank")) == ["again.0.debug"]
 
 
 def test_an_uncaught_exception_still_writes_everything(tmp_path: Path) -> None:
@@ -201,6 +218,8 @@ def test_an_uncaught_exception_still_writes_everything(tmp_path: Path) -> None:
         PrecisionDebugger.save({"loss": 0.5}, "x")
         raise ValueError("the training's own")
     """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert "the training's own" in done.stderr
-    assert list(data_of(tmp_path / "step0" / "rank0")) == ["x.0.debug", "x_grad.0.debug"]
+    assert list(data_of(tmp_path / "step0" / "rank")) == ["x.0.debug", "x_grad.0.debug"]

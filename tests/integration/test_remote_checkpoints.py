@@ -1,4 +1,6 @@
-"""Checkpoints below a URL: an S3 server and memory. Whole or not there, whatever call of a save is the last."""
+"""Checkpoints below a URL: an S3 server and memory. Whole or not there, whatever call of a save is
+the last.
+"""
 
 import os
 import signal
@@ -68,9 +70,12 @@ def test_a_state_comes_back_is_verified_pruned_averaged_and_set_aside(url: str) 
 
 
 @pytest.mark.parametrize("second", [2, 1], ids=["next step", "same step again"])
-def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(server: str, tmp_path: Path, second: int) -> None:
+def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(
+    server: str, tmp_path: Path, second: int
+) -> None:
     def save(url: str, step: int, last: int = 1 << 30) -> int:
-        calls, real = [0], UrlStorage._ask
+        calls = [0]
+        real = UrlStorage._ask
 
         def counted(self: UrlStorage, call: str, *arguments: Any, **options: Any) -> Any:
             calls[0] += 1
@@ -93,15 +98,19 @@ def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(server: str, tmp
     assert num_calls > 8
     for last in range(1, num_calls + 1):
         save(f"{url}/{last}", 1)
-        assert run_in_child(lambda last=last: save(f"{url}/{last}", second, last)) == KILLED  # type: ignore[misc]  # mypy infers no lambda with a default
+        # mypy infers no lambda with a default
+        assert run_in_child(lambda last=last: save(f"{url}/{last}", second, last)) == KILLED  # type: ignore[misc]
         store = CheckpointStore(f"{url}/{last}", run_id="mine")
         step, rejected = store.folder.newest()
-        assert step in (1, second), f"no valid checkpoint after a kill at call {last} of {num_calls}"
+        assert step in (1, second), (
+            f"no valid checkpoint after a kill at call {last} of {num_calls}"
+        )
         assert rejected == {}
         assert store.load(step)["n"] == step
         save(f"{url}/{last}", 3)
         assert sorted(storage_at(f"{url}/{last}").sizes()) == [
-            f"step-000000000003/{name}" for name in ("checksums.json", "state.json", "tensors.safetensors")
+            f"step-000000000003/{name}"
+            for name in ("checksums.json", "state.json", "tensors.safetensors")
         ]
 
 
@@ -120,7 +129,9 @@ def test_ranks_save_a_sharded_state_together(server: str, tmp_path: Path) -> Non
     url = f"s3://bucket/{tmp_path.name}"
 
     def work(rank: int) -> Any:
-        rows = distribute_tensor(torch.arange(10.0).reshape(5, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+        rows = distribute_tensor(
+            torch.arange(10.0).reshape(5, 2), init_device_mesh("cpu", (2,)), [Shard(0)]
+        )
         store = CheckpointStore(url)
         store.save(1, {"rows": rows, "n": 1})
         dist.barrier()
@@ -132,7 +143,9 @@ def test_ranks_save_a_sharded_state_together(server: str, tmp_path: Path) -> Non
     assert torch.equal(CheckpointStore(url).load(1)["rows"], torch.arange(10.0).reshape(5, 2))
 
 
-def test_a_run_with_its_checkpoints_in_a_bucket_resumes_to_the_bit(server: str, tmp_path: Path) -> None:
+def test_a_run_with_its_checkpoints_in_a_bucket_resumes_to_the_bit(
+    server: str, tmp_path: Path
+) -> None:
     def train(directory: Path, place: str | None, max_updates: int) -> list[float]:
         with Run(directory, checkpoints=place) as run:
             trainer, task = make_trainer(run, save_every_updates=3)
@@ -146,7 +159,9 @@ def test_a_run_with_its_checkpoints_in_a_bucket_resumes_to_the_bit(server: str, 
     assert not (tmp_path / "stopped" / "checkpoints").exists()
 
 
-def test_a_report_is_written_into_a_bucket(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_written_into_a_bucket(
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Run(tmp_path / "run"):
         pass
     report(tmp_path / "run", out=f"s3://bucket/{tmp_path.name}/report.md")
@@ -184,7 +199,8 @@ def sync(run: Path, url: str) -> list[str]:
 
 
 def test_a_copy_that_is_killed_goes_on_where_it_stopped(server: str, tmp_path: Path) -> None:
-    run, url = run_of_many_files(tmp_path / "run"), f"s3://bucket/{tmp_path.name}"
+    run = run_of_many_files(tmp_path / "run")
+    url = f"s3://bucket/{tmp_path.name}"
     child = subprocess.Popen(sync(run, url))
     target = storage_at(url)
     while "checksums.json" not in target.sizes():
@@ -195,7 +211,9 @@ def test_a_copy_that_is_killed_goes_on_where_it_stopped(server: str, tmp_path: P
     there = len(target.sizes())
     total = len([name for name in storage_at(run).sizes() if "index.sqlite" not in name])
     assert there < total
-    again = subprocess.run(sync(run, url), capture_output=True, text=True, check=True, timeout=120).stdout
+    again = subprocess.run(
+        sync(run, url), capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     num_sent = int(again.split(": ")[-1].split()[0])
     assert 0 < num_sent < total
     assert verify_checksums(target) == []
@@ -204,11 +222,14 @@ def test_a_copy_that_is_killed_goes_on_where_it_stopped(server: str, tmp_path: P
         assert "index.sqlite" in name or target.read(name) == (run / name).read_bytes()
 
 
-def test_only_what_changed_is_sent_again(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_changed_is_sent_again(
+    tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from sonde.cli.sync import sync as verb
     from sonde.errors import SettingError
 
-    run, url = run_of_many_files(tmp_path / "run"), f"memory://{tmp_path.name}"
+    run = run_of_many_files(tmp_path / "run")
+    url = f"memory://{tmp_path.name}"
     verb(run, url)
     verb(run, url)
     assert "0 files" in capsys.readouterr().out.splitlines()[1]

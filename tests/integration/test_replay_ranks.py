@@ -1,4 +1,6 @@
-"""Replay of real runs, on one process and on two ranks: random steps come out bit for bit, also with another number of ranks."""
+"""Replay of real runs, on one process and on two ranks: random steps come out bit for bit, also
+with another number of ranks.
+"""
 
 import json
 import os
@@ -27,7 +29,10 @@ from sonde.train.recipe import build, fingerprints
 LONG = {"max_updates": 60, "save_every_updates": 16}
 KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "translation, float32": (("en", "de"), {}),
-    "translation, bfloat16, update_freq 1": (("en", "de"), {"precision": "bfloat16", "update_freq": 1}),
+    "translation, bfloat16, update_freq 1": (
+        ("en", "de"),
+        {"precision": "bfloat16", "update_freq": 1},
+    ),
     "translation, float16": (("en", "de"), {"precision": "float16"}),
     "language model, float32": (("en",), {"block_size": 12}),
     "language model, bfloat16": (("en",), {"block_size": 12, "precision": "bfloat16"}),
@@ -41,7 +46,11 @@ def train_on_ranks(data: Path, directory: Path, world_size: int, **others: Any) 
     def work(rank: int) -> str:
         pieces = build(own)
         with Run(
-            directory, settings=own.as_saved(), data=fingerprints(pieces.directory), rank=rank, world_size=world_size
+            directory,
+            config=own.as_saved(),
+            data=fingerprints(pieces.directory),
+            rank=rank,
+            world_size=world_size,
         ) as run:
             return pieces.trainer(run).train(stop=pieces.settings)
 
@@ -49,7 +58,9 @@ def train_on_ranks(data: Path, directory: Path, world_size: int, **others: Any) 
     return directory
 
 
-def losses_of_replay(run: Path, steps: list[int], options: ReplayOptions | None = None) -> list[float]:
+def losses_of_replay(
+    run: Path, steps: list[int], options: ReplayOptions | None = None
+) -> list[float]:
     replay = Replay(run, options=options)
     losses = []
     for step in steps:
@@ -74,7 +85,9 @@ def sonde(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_steps_of_one_process_are_reproduced(kind: str, tmp_path: Path) -> None:
     languages, others = KINDS[kind]
-    run = train_small(prepare_corpus(tmp_path / "corpus", languages=languages), tmp_path / "run", **others)
+    run = train_small(
+        prepare_corpus(tmp_path / "corpus", languages=languages), tmp_path / "run", **others
+    )
     recorded = read_steps(run).by_number
     steps = random.Random(3).sample(range(1, NUM_UPDATES + 1), 6)
     assert losses_of_replay(run, steps) == [recorded[step].loss for step in steps]
@@ -100,7 +113,9 @@ def test_ordered_sums_of_two_ranks_are_reproduced_on_one(tmp_path: Path) -> None
     run = train_on_ranks(data, tmp_path / "run", 2, ordered=True)
     recorded = read_steps(run).by_number
     steps = [13, 4, 9, 2]
-    assert losses_of_replay(run, steps, ReplayOptions(world_size=1)) == [recorded[step].loss for step in steps]
+    assert losses_of_replay(run, steps, ReplayOptions(world_size=1)) == [
+        recorded[step].loss for step in steps
+    ]
 
 
 @pytest.mark.slow
@@ -114,7 +129,7 @@ def test_the_command_starts_as_many_ranks_as_the_run_had(tmp_path: Path) -> None
     assert report["replay"]["from_step"] == 4
     done = sonde("replay", str(run), "--step", "7", "--weights-from", "5")
     assert done.returncode == 1
-    assert "no valid checkpoint after 5 updates" in done.stderr
+    assert "no valid checkpoint after 5 steps" in done.stderr
     assert done.stderr.count("error:") == 1
 
 

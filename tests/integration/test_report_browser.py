@@ -1,6 +1,9 @@
-"""The report in a real browser: it draws, zooms, prints, loads nothing, and hostile text stays text."""
+"""The report in a real browser: it draws, zooms, prints, loads nothing, and hostile text stays
+text.
+"""
 
 import base64
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +54,8 @@ def on_loss_panel(page: Browser, across: float) -> tuple[float, float]:
     """A point on the loss panel: at this part of its width, and in the middle of its height."""
     page.evaluate(f"{LOSS_PANEL}.scrollIntoView({{block: 'center'}})")
     left, top, width, height = page.evaluate(
-        f"(({{left, top, width, height}}) => [left, top, width, height])({LOSS_PANEL}.getBoundingClientRect())"
+        "(({left, top, width, height}) => [left, top, width,"
+        f" height])({LOSS_PANEL}.getBoundingClientRect())"
     )
     return left + width * across, top + height / 2
 
@@ -62,14 +66,17 @@ def test_the_curves_are_drawn_without_a_complaint(page: Browser) -> None:
     )
     assert (drawn, points > NUM_STEPS) == ("true", True)
     lines = page.evaluate(
-        "[...document.querySelectorAll('#curves path.curve')].map((one) => one.getAttribute('d').length)"
+        "[...document.querySelectorAll('#curves path.curve')].map((one) =>"
+        " one.getAttribute('d').length)"
     )
     assert len(lines) == 7  # loss, gradient norm, rate and what a restart took back of each; speed
     assert min(lines) > 100
-    assert page.evaluate("document.querySelectorAll('#curves circle.dots').length") == NUM_STEPS // 50
-    assert page.evaluate("[...document.querySelectorAll('#curves .mark')].map((one) => one.firstChild.data)") == [
-        "▼ 300"
-    ]
+    assert (
+        page.evaluate("document.querySelectorAll('#curves circle.dots').length") == NUM_STEPS // 50
+    )
+    assert page.evaluate(
+        "[...document.querySelectorAll('#curves .mark')].map((one) => one.firstChild.data)"
+    ) == ["◇ 260", "▼ 300"]
     assert seen_steps(page) == (1, NUM_STEPS)
     assert page.complaints == []
 
@@ -78,18 +85,27 @@ def test_nothing_is_loaded(page: Browser) -> None:
     assert page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
-def test_the_wheel_zooms_around_the_pointer_and_lets_the_page_scroll_when_all_is_seen(page: Browser) -> None:
+def test_the_wheel_scrolls_the_page_and_with_ctrl_it_zooms_around_the_pointer(
+    page: Browser,
+) -> None:
     x, y = on_loss_panel(page, 0.7)
     scrolled = page.evaluate("scrollY")
+    page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-40)
+    page.wait_for(f"scrollY === {scrolled - 40}")
+    assert seen_steps(page) == (1, NUM_STEPS)
+    page.mouse("mouseWheel", x, y, deltaX=0, deltaY=40)
+    page.wait_for(f"scrollY === {scrolled}")
     for _ in range(5):
-        page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120)
+        page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
     first, last = seen_steps(page)
     assert last - first < NUM_STEPS / 4
     assert first < SPIKE_STEP - 10 < last
     assert page.evaluate("scrollY") == scrolled
-    assert page.evaluate("document.querySelector('#curves .range').textContent").startswith("steps ")
+    assert page.evaluate("document.querySelector('#curves .range').textContent").startswith(
+        "steps "
+    )
     for _ in range(7):
-        page.mouse("mouseWheel", x, y, deltaX=0, deltaY=120)
+        page.mouse("mouseWheel", x, y, deltaX=0, deltaY=120, modifiers=2)
     assert seen_steps(page) == (1, NUM_STEPS)
 
 
@@ -118,19 +134,36 @@ def test_the_pointer_reads_values_and_a_click_on_an_event_looks_closer(page: Bro
     page.mouse("mouseMoved", x, y)
     assert page.evaluate(shown) != before
     assert float(page.evaluate(shown)) > 5
-    page.evaluate("document.querySelector('#curves .mark').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    page.evaluate(
+        "document.querySelector('#curves .mark.wrong').dispatchEvent(new MouseEvent('click',"
+        " {bubbles: true}))"
+    )
     first, last = seen_steps(page)
     assert (first, last) == (SPIKE_STEP - 30, SPIKE_STEP + 30)
     page.evaluate(
-        "[...document.querySelectorAll('#curves button')].find((one) => one.textContent === 'log scale').click()"
+        "[...document.querySelectorAll('#curves button')].find((one) => one.textContent === 'log"
+        " scale').click()"
     )
     assert page.complaints == []
 
 
 def test_hostile_text_stays_text(page: Browser) -> None:
     assert page.evaluate("document.title").endswith("sonde report")
-    for name in ("img", "iframe", "a", "object", "form", "link", "textarea", "main script", "svg[onload]", "[onerror]"):
-        found = page.evaluate(f"document.querySelectorAll({name!r} + ':not([type=\"application/json\"])').length")
+    for name in (
+        "img",
+        "iframe",
+        "a",
+        "object",
+        "form",
+        "link",
+        "textarea",
+        "main script",
+        "svg[onload]",
+        "[onerror]",
+    ):
+        found = page.evaluate(
+            f"document.querySelectorAll({name!r} + ':not([type=\"application/json\"])').length"
+        )
         assert (name, found) == (name, 0)
     text = page.evaluate("document.body.textContent")
     for hostile in HOSTILE:
@@ -140,13 +173,18 @@ def test_hostile_text_stays_text(page: Browser) -> None:
 
 def test_the_policy_would_stop_a_script_that_got_in(page: Browser) -> None:
     page.evaluate(
-        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'document.title = 1'}))"
+        "document.body.append(Object.assign(document.createElement('script'), {textContent:"
+        " 'document.title = 1'}))"
     )
     page.evaluate(
-        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title = 1\"><p style=\"color: red\">')"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title ="
+        ' 1"><p style="color: red">\')'
     )
     assert page.evaluate("document.title").endswith("sonde report")
-    assert len([one for one in page.complaints if "Content Security Policy" in one]) >= 2
+    assert (
+        len([complaint for complaint in page.complaints if "Content Security Policy" in complaint])
+        >= 2
+    )
 
 
 def test_it_fits_a_phone_and_follows_the_colour_scheme(page: Browser) -> None:
@@ -166,9 +204,13 @@ def test_it_can_be_printed(page: Browser) -> None:
     assert len(printed) > 20_000
 
 
-def test_a_run_with_nothing_in_it_has_a_page_without_a_complaint(browser: Browser, tmp_path: Path) -> None:
+def test_a_run_with_nothing_in_it_has_a_page_without_a_complaint(
+    browser: Browser, tmp_path: Path
+) -> None:
     with Run(tmp_path / "run"):
-        (tmp_path / "empty.html").write_text(render_html(gather(tmp_path / "run")), encoding="utf-8")
+        (tmp_path / "empty.html").write_text(
+            render_html(gather(tmp_path / "run")), encoding="utf-8"
+        )
     browser.open(tmp_path / "empty.html")
     assert "No loss was recorded." in browser.evaluate("document.body.textContent")
     assert browser.complaints == []
@@ -184,3 +226,31 @@ def test_without_a_browser_these_tests_are_skipped_but_not_in_ci(
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="NO CHROMIUM"):
         find_chromium()
+
+
+def test_curves_fill_the_width_that_a_frame_gets_later(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(
+        render_html(gather(build_run(tmp_path))), encoding="utf-8"
+    )
+    # A notebook may show a frame before it has a width.
+    page = (
+        '<!DOCTYPE html><body style="margin: 0"><iframe src="report.html" width="0"'
+        ' height="900" frameborder="0"></iframe></body>'
+    )
+    (tmp_path / "notebook.html").write_text(page, encoding="utf-8")
+    browser.resize(1000, 900)
+    browser.open(tmp_path / "notebook.html")
+    frame = browser.call("Page.getFrameTree")["frameTree"]["childFrames"][0]["frame"]["id"]
+    world = browser.call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
+
+    def width() -> float:
+        expression = f"{LOSS_PANEL}.getAttribute('width')"
+        answer = browser.call("Runtime.evaluate", expression=expression, contextId=world)
+        return float(answer["result"]["value"])
+
+    deadline = time.monotonic() + 20
+    while width() != 160:
+        assert time.monotonic() < deadline
+    browser.evaluate("document.querySelector('iframe').width = '100%'")
+    while not 900 < width() < 1000:
+        assert time.monotonic() < deadline

@@ -1,7 +1,9 @@
-"""A run that was stopped anywhere, by anything, and started again is the run that was never stopped: weights, log and ledger, bit for bit.
+"""A run that was stopped anywhere, by anything, and started again is the run that was never
+stopped: weights, log and ledger, bit for bit.
 
-Stopped at random points: in the forward of any micro-batch, so in the middle of an epoch, of an accumulation and of an evaluation; and at any disk call of
-a save. By an exception, SIGTERM, kill -9, a failing disk. On one process and on two ranks.
+Stopped at random points: in the forward of any micro-batch, so in the middle of an epoch, of an
+accumulation and of an evaluation; and at any disk call of a save. By an exception, SIGTERM, kill
+-9, a failing disk. On one process and on two ranks.
 """
 
 import errno
@@ -26,7 +28,7 @@ from tiny_training import Regression, events, make_trainer, standing_log, weight
 from torch import Tensor
 
 from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.evaluator import EvaluatorCallback
+from sonde.compat.nemo.evaluator import EvaluatorCallback
 from sonde.run import Run
 from sonde.spikes.ledger_log import read_ledger
 from sonde.train.stopping import StopWhen
@@ -44,7 +46,8 @@ class StopAt:
     """Stops the process in the forward pass number `number`."""
 
     def __init__(self, number: int, way: str) -> None:
-        self.number, self.way = number, way
+        self.number = number
+        self.way = way
 
     def __call__(self, batch: Tensor) -> Tensor:
         self.number -= 1
@@ -77,7 +80,9 @@ class Named(Regression):
         output = super().compute(batch)
         ids = [("numbers", int(1e6 * row[0].abs())) for row in batch]
         counts = torch.full((len(batch),), 4)
-        return replace(output, sample_losses=output.tensors["losses"], sample_ids=ids, token_counts=counts)
+        return replace(
+            output, sample_losses=output.tensors["losses"], sample_ids=ids, token_counts=counts
+        )
 
 
 class Drawing(Callback):
@@ -114,14 +119,18 @@ def train(directory: Path, rank: int, world_size: int, spoil: Callable[[Tensor],
 
 
 def result(directory: Path, world_size: int) -> tuple[list[Any], list[Any], list[Any]]:
-    ends = [json.loads((directory / f"result{rank}.json").read_text()) for rank in range(world_size)]
+    ends = [
+        json.loads((directory / f"result{rank}.json").read_text()) for rank in range(world_size)
+    ]
     history = read_ledger(directory)
     ledger = sorted(zip(*(column.tolist() for column in history.rows), strict=True))
     assert len(ledger) > NUM_UPDATES
     return ends, standing_log(directory), ledger
 
 
-def start(directory: Path, world_size: int, spoil: Callable[[Tensor], Tensor], faults: Any, on_rank: int) -> bool:
+def start(
+    directory: Path, world_size: int, spoil: Callable[[Tensor], Tensor], faults: Any, on_rank: int
+) -> bool:
     """One start of the run, with its fault on one rank; True when it came to its end."""
 
     def work(rank: int) -> None:
@@ -137,15 +146,21 @@ def start(directory: Path, world_size: int, spoil: Callable[[Tensor], Tensor], f
 
 
 def stop_and_go_on(directory: Path, world_size: int, seed: int) -> list[bool]:
-    """Stop a run twice at points that follow from `seed`, then let it end; did each start come to its end?"""
+    """Stop a run twice at points that follow from `seed`, then let it end; did each start come to
+    its end?
+    """
     ended = []
     for attempt in range(2):
         chance = random.Random(1000 * seed + attempt)
         way = WAYS[(seed + attempt) % len(WAYS)]
-        spoil, faults, on_rank = StopAt(0, ""), nullcontext, chance.randrange(world_size)
+        spoil = StopAt(0, "")
+        faults: Callable[[], AbstractContextManager[None]] = nullcontext
+        on_rank = chance.randrange(world_size)
         if "save" in way:
-            number, fault = chance.randint(1, 60), kill if "kill" in way else failing(errno.EIO)
-            faults, on_rank = lambda n=number, f=fault: fault_in_a_save(n, f), 0  # type: ignore[assignment]  # made for this case
+            number = chance.randint(1, 60)
+            fault = kill if "kill" in way else failing(errno.EIO)
+            faults = functools.partial(fault_in_a_save, number, fault)
+            on_rank = 0
         else:
             spoil = StopAt(chance.randint(1, 30 // world_size), way)
         ended.append(start(directory, world_size, spoil, faults, on_rank))
@@ -172,27 +187,35 @@ def check(tmp_path: Path, world_size: int, seed: int) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _warm() -> None:
-    """Train a little here, so that what torch imports at its first step is there in every forked child."""
+    """Train a little here, so that what torch imports at its first step is there in every forked
+    child.
+    """
     make_trainer()[0].train(stop=StopWhen(max_updates=2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_run_stopped_at_random_points_ends_like_one_that_was_not(tmp_path: Path, world_size: int, seed: int) -> None:
+def test_a_run_stopped_at_random_points_ends_like_one_that_was_not(
+    tmp_path: Path, world_size: int, seed: int
+) -> None:
     check(tmp_path, world_size, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_a_hundred_stopped_runs_end_like_one_that_was_not(tmp_path: Path, world_size: int, seed: int) -> None:
+def test_a_hundred_stopped_runs_end_like_one_that_was_not(
+    tmp_path: Path, world_size: int, seed: int
+) -> None:
     check(tmp_path, world_size, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3, 5, 6, 7])
-def test_a_kill_in_accumulation_or_evaluation_is_as_if_it_had_not_been(tmp_path: Path, number: int) -> None:
+def test_a_kill_in_accumulation_or_evaluation_is_as_if_it_had_not_been(
+    tmp_path: Path, number: int
+) -> None:
     assert not start(tmp_path / "parts", 1, StopAt(number + 10, "kill"), nullcontext, 0)
     assert start(tmp_path / "parts", 1, StopAt(0, ""), nullcontext, 0)
     assert result(tmp_path / "parts", 1) == result_of_whole_run(1)

@@ -1,4 +1,6 @@
-"""Spikes in real processes: killed in mid-dump, on several ranks, in forked children, and with no torch at all."""
+"""Spikes in real processes: killed in mid-dump, on several ranks, in forked children, and with no
+torch at all.
+"""
 
 import os
 import signal
@@ -17,10 +19,10 @@ from sonde.records.layout import RunLayout
 from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.spike_log import read_spikes
 
-SETTINGS = RecorderSettings(rule=ThresholdRule(above=5.0))
+SETTINGS = SpikeSettings(rule=ThresholdRule(above=5.0))
 
 
 def spike_without_end(path: Path) -> None:
@@ -44,7 +46,8 @@ def test_kill_in_the_middle_of_a_spike_dump_leaves_earlier_records_whole(tmp_pat
     num_records = 0
     for life in range(8):
         path = RunLayout(tmp_path / str(life)).record_file("spikes", 0)
-        pid = start_child(lambda path=path: spike_without_end(path))  # type: ignore[misc]  # mypy infers no lambda with a default
+        # mypy infers no lambda with a default
+        pid = start_child(lambda path=path: spike_without_end(path))  # type: ignore[misc]
         while not path.exists() or path.stat().st_size < 500_000:
             time.sleep(0.001)
         time.sleep(0.003 * life)
@@ -54,7 +57,9 @@ def test_kill_in_the_middle_of_a_spike_dump_leaves_earlier_records_whole(tmp_pat
         found = list(reading)
         assert reading.num_bad == 0, "a record before the last one is damaged"
         spikes = [record for record in found if record["type"] == "SPIKE"]
-        assert [record["step"] for record in spikes] == [14 * number for number in range(len(spikes))]
+        assert [record["step"] for record in spikes] == [
+            14 * number for number in range(len(spikes))
+        ]
         assert {len(record["tokens"]) for record in spikes} == {8}
         num_records += len(spikes)
         # The next life goes on behind whatever was torn.
@@ -75,10 +80,14 @@ def test_ranks_agree_by_a_collective_and_their_records_are_one_event(tmp_path: P
         kinds = []
         with Run(tmp_path) as run:
             dist.barrier()
-            with SpikeRecorder(run.records("spikes"), settings=SETTINGS, rank=rank, agree=any_rank) as recorder:
+            with SpikeRecorder(
+                run.records("spikes"), settings=SETTINGS, rank=rank, agree=any_rank
+            ) as recorder:
                 for step in range(30):
                     loss = 9.0 if (rank, step) == (2, 10) else 1.0
-                    event = recorder.observe(step, loss, sample_ids=[("t", 100 * rank + step)], sample_losses=[loss])
+                    event = recorder.observe(
+                        step, loss, sample_ids=[("t", 100 * rank + step)], sample_losses=[loss]
+                    )
                     kinds.append(event.kind if event else None)
         return kinds
 
@@ -98,7 +107,11 @@ def test_ranks_that_are_given_the_same_loss_write_the_same_event(tmp_path: Path)
 
     def work(rank: int) -> list[int]:
         with Run(tmp_path) as run, SpikeRecorder(run.records("spikes"), rank=rank) as recorder:
-            return [step for step, loss in enumerate(losses) if recorder.observe(step, loss, sample_ids=[rank])]
+            return [
+                step
+                for step, loss in enumerate(losses)
+                if recorder.observe(step, loss, sample_ids=[rank])
+            ]
 
     assert run_ranks(2, work) == [[150], [150]]
     (spike,) = read_spikes(tmp_path).spikes
@@ -124,10 +137,10 @@ def test_a_forked_child_writes_its_own_spikes(tmp_path: Path) -> None:
 
 def test_importing_and_watching_floats_loads_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from sonde.spikes import SpikeRecorder, TokenLossSpike\n"
-        f"with SpikeRecorder({str(tmp_path / 's')!r}) as recorder: recorder.observe(0, float('nan'), sample_ids=[1])\n"
-        "import sonde.cli.spikes\n"
-        "print('torch' in sys.modules, 'tokenizers' in sys.modules)"
+        "import sys; from sonde.spikes import SpikeRecorder, TokenLossSpike\nwith"
+        f" SpikeRecorder({str(tmp_path / 's')!r}) as recorder: recorder.observe(0, float('nan'),"
+        " sample_ids=[1])\nimport sonde.cli.spikes\nprint('torch' in sys.modules, 'tokenizers' in"
+        " sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -14,7 +14,9 @@ BUILT = ("report/html/curve.js", "dashboard/static/dashboard.js")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(one) for one in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
 
 
 def test_building_again_gives_the_committed_scripts(tmp_path: Path) -> None:
@@ -32,4 +34,6 @@ def test_building_again_gives_the_committed_scripts(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     for name in BUILT:
         committed = (PROJECT / "src" / "sonde" / name).read_text(encoding="utf-8")
-        assert (tmp_path / "out" / name).read_text(encoding="utf-8") == committed, f"{name} is not what web/ builds"
+        assert (tmp_path / "out" / name).read_text(encoding="utf-8") == committed, (
+            f"{name} is not what web/ builds"
+        )

@@ -1,6 +1,8 @@
-"""The built wheel, installed bare (no extras) in an environment of its own: runs can be read there, without torch.
+"""The built wheel, installed bare (no extras) in an environment of its own: runs can be read there,
+without torch.
 
-Dependencies come from the registry, under constraints.txt: that the bare list suffices is the point. About 20 s of CPU.
+Dependencies come from the registry, under constraints.txt: that the bare list suffices is the
+point. About 20 s of CPU.
 """
 
 import json
@@ -34,10 +36,12 @@ class Outcome(NamedTuple):
 
 
 def command(*arguments: str | Path, cwd: Path) -> Outcome:
-    """Run a command that must not see this checkout: neither by its path nor by its working directory."""
+    """Run a command that must not see this checkout: neither by its path nor by its working
+    directory.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [str(one) for one in arguments],
+        [str(argument) for argument in arguments],
         cwd=cwd,
         env={**env, "NO_COLOR": "1", "MAKEFLAGS": ""},
         capture_output=True,
@@ -57,19 +61,27 @@ def interpreter(version: str) -> Path | None:
     """A Python of this version: the one that runs us, one on the PATH, or one of pyenv's."""
     if version == RUNNING:
         return Path(sys.executable)
-    places = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    places = [
+        shutil.which(f"python{version}"),
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
+    ]
     for place in places:
         if place is None:
             continue
-        asked = subprocess.run([str(place), "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
-        if asked.returncode == 0 and asked.stdout.startswith(version + "."):  # a pyenv shim may be there and not work
+        asked = subprocess.run(
+            [str(place), "-c", "import sys; print(sys.version)"], capture_output=True, text=True
+        )
+        # a pyenv shim may be there and not work
+        if asked.returncode == 0 and asked.stdout.startswith(version + "."):
             return Path(place)
     return None
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` makes of a copy, with our environment taken as installed (-o): nothing is left in our checkout."""
+    """What `make dist` makes of a copy, with our environment taken as installed (-o): nothing is
+    left in our checkout.
+    """
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(PROJECT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
@@ -83,7 +95,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run, written here, to be read there."""
     root = tmp_path_factory.mktemp("runs") / "first"
-    with Run(root, settings={"width": 8}, seeds={"torch": 7}) as run:
+    with Run(root, config={"width": 8}, seeds={"torch": 7}) as run:
         for step, loss in enumerate([2.5, float("nan"), 1.5]):
             run.records("log").append({"type": "LOG", "step": step, "data": {"loss": loss}})
     return root
@@ -106,17 +118,24 @@ def check_reading(commands: Path, run_directory: Path) -> None:
     assert must(command(commands / "sonde", "--version", cwd=away)).strip() == __version__
     (listed,) = json.loads(must(command(commands / "sonde", "runs", away, "--json", cwd=away)))
     assert (listed["status"], listed["last_step"]) == ("finished", 2)
-    shown: dict[str, Any] = json.loads(must(command(commands / "sonde", "show", run_directory, "--json", cwd=away)))
+    shown: dict[str, Any] = json.loads(
+        must(command(commands / "sonde", "show", run_directory, "--json", cwd=away))
+    )
     assert shown["manifest"]["seeds"] == {"torch": 7}
     assert {file["kind"] for file in shown["files"]} == {"events", "log"}
+    told = json.loads(must(command(commands / "sonde", "why", run_directory, "--json", cwd=away)))
+    assert told["runs"][0]["findings"][0]["kind"] == "nonfinite"
     assert "first" in must(command(commands / "sonde", "runs", away, cwd=away))
     assert "width=8" in must(command(commands / "sonde", "show", run_directory, cwd=away))
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = must(command(sys.executable, "-m", "zipfile", "--list", wheel, cwd=wheel.parent)).splitlines()[1:]
+    names = must(
+        command(sys.executable, "-m", "zipfile", "--list", wheel, cwd=wheel.parent)
+    ).splitlines()[1:]
     tops = {name.split("/")[0] for name in names}
     assert tops == {"sonde", f"torchsonde-{__version__}.dist-info"}
+    assert any(name.startswith("sonde/SKILL.md ") for name in names)  # for agents
     assert any(name.startswith("sonde/py.typed") for name in names)
 
 
@@ -160,22 +179,49 @@ def test_a_bare_install_reads_runs_on_each_supported_python(
     ],
     ids=lambda start: start[0],
 )
-def test_a_runner_of_tools_shows_the_demo_from_the_wheel(start: tuple[str, ...], wheel: Path, tmp_path: Path) -> None:
+def test_a_runner_of_tools_shows_the_demo_from_the_wheel(
+    start: tuple[str, ...], wheel: Path, tmp_path: Path
+) -> None:
     if shutil.which(start[0]) is None:
         pytest.skip(f"there is no {start[0]} on this machine")
-    shown = must(command(*start, f"{wheel}[train]", "sonde", "demo", "--out", tmp_path / "demo", cwd=tmp_path))
+    shown = must(
+        command(
+            *start, f"{wheel}[train]", "sonde", "demo", "--out", tmp_path / "demo", cwd=tmp_path
+        )
+    )
     assert "named correctly" in shown
 
 
 @pytest.mark.soak
 def test_the_constraints_pin_everything_that_a_contributor_installs(tmp_path: Path) -> None:
-    """What `pip install '.[train,dev]'` would bring is all named in constraints.txt, at that version."""
+    """What `pip install '.[train,dev]'` would bring is all named in constraints.txt, at that
+    version.
+    """
     report = tmp_path / "report.json"
     must(command(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path))
-    pip = (tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = (
+        tmp_path / "venv" / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    )
     constraint = ("--constraint", PROJECT / "constraints.txt")
-    must(command(*pip, "--dry-run", "--report", report, *constraint, f"{PROJECT}[train,dev]", cwd=tmp_path))
-    installed = {_plain(one["metadata"]["name"]) for one in json.loads(report.read_text())["install"]}
+    must(
+        command(
+            *pip,
+            "--dry-run",
+            "--report",
+            report,
+            *constraint,
+            f"{PROJECT}[train,dev]",
+            cwd=tmp_path,
+        )
+    )
+    installed = {
+        _plain(one["metadata"]["name"]) for one in json.loads(report.read_text())["install"]
+    }
     pins = [line for line in (PROJECT / "constraints.txt").read_text().splitlines() if "==" in line]
     # torch's own CUDA parts come or not, by machine; torch states their versions.
     unpinned = {name for name in installed if not name.startswith(("nvidia-", "cuda-", "triton"))}

@@ -1,7 +1,8 @@
-"""The probe on MindSpore itself: `make test-mindspore` runs this in an environment of its own, without torch.
+"""The probe on MindSpore itself: `make test-mindspore` runs this in an environment of its own,
+without torch.
 
-The program is the one whose dump by msprobe lies in tests/golden/data/probe/ms_stat. Nothing here runs elsewhere: without
-MindSpore the module is skipped.
+The program is the one whose dump by msprobe lies in tests/golden/data/probe/ms_stat. Nothing here
+runs elsewhere: without MindSpore the module is skipped.
 """
 
 import json
@@ -17,7 +18,9 @@ import pytest
 mindspore: Any = pytest.importorskip("mindspore")
 
 from sonde.probe import PrecisionDebugger  # noqa: E402  (after the skip)
-from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps  # noqa: E402  after the check that MindSpore is there
+
+# after the check that MindSpore is there
+from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps  # noqa: E402
 from sonde.probe.dump import read_dump  # noqa: E402  after the check that MindSpore is there
 from sonde.probe.walk import leaves  # noqa: E402  after the check that MindSpore is there
 
@@ -45,7 +48,11 @@ def run_program(save: Any) -> None:
         h = w * x
         save(h, "h")
         y = mindspore.ops.relu(h)
-        save({"w": w, "acts": [h, (y, x)], "n": 3, "f": 0.5, "b": True, "s": "str"}, "nest", save_backward=True)
+        save(
+            {"w": w, "acts": [h, (y, x)], "n": 3, "f": 0.5, "b": True, "s": "str"},
+            "nest",
+            save_backward=True,
+        )
         save(h, "h")
         return y.sum() * 2
 
@@ -76,24 +83,32 @@ def dump_path(tmp_path: Path) -> Iterator[Path]:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+    return bool(a == b) or (
+        isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
+    )
 
 
 def test_the_golden_program_has_msprobes_schema_and_values(dump_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=dump_path)
     run_program(debugger.save)
     debugger.step()
-    document = json.loads((dump_path / "step0" / "rank0" / "debug.json").read_bytes())
+    document = json.loads((dump_path / "step0" / "rank" / "debug.json").read_bytes())
     golden = json.loads((GOLDEN / "ms_stat" / "debug.json").read_bytes())
     assert document["framework"] == golden["framework"] == "mindspore"
     assert list(document["data"]) == list(golden["data"])
     for key, theirs in golden["data"].items():
-        for (our_way, ours), (their_way, leaf) in zip(leaves(document["data"][key]), leaves(theirs), strict=True):
+        for (our_way, ours), (their_way, leaf) in zip(
+            leaves(document["data"][key]), leaves(theirs), strict=True
+        ):
             assert our_way == their_way
             assert (ours is None) == (leaf is None)
             for field, value in (leaf or {}).items():
                 assert ours is not None
-                assert is_same(ours[field], BETTER.get((key, field), value)), (key, field, ours[field])
+                assert is_same(ours[field], BETTER.get((key, field), value)), (
+                    key,
+                    field,
+                    ours[field],
+                )
     assert "torch" not in sys.modules
 
 
@@ -101,7 +116,7 @@ def test_bfloat16_is_reported_and_does_not_crash(dump_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=dump_path, task="tensor", summary_mode="md5")
     debugger.save(mindspore.Tensor(np.array([[1, 0], [3, 2]])).astype(mindspore.bfloat16), "x")
     debugger.step()
-    dump = read_dump(dump_path / "step0" / "rank0")
+    dump = read_dump(dump_path / "step0" / "rank")
     leaf = dump.data["x.0.debug"]
     assert (leaf["dtype"], leaf["Max"], leaf["Min"], leaf["Mean"], leaf["Norm"]) == (
         "BFloat16",
@@ -118,8 +133,8 @@ def test_tensor_mode_writes_npy_files(dump_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=dump_path, task="tensor")
     run_program(debugger.save)
     debugger.step()
-    names = {path.name for path in (dump_path / "step0" / "rank0" / "dump_tensor_data").iterdir()}
-    assert {"h.0.debug.npy", "h_grad.1.debug.npy", "nest.0.debug.acts.1.0.npy"} <= names
+    names = {path.name for path in (dump_path / "step0" / "rank" / "dump_tensor_data").iterdir()}
+    assert {"h.0.tensor.npy", "h_grad.1.tensor.npy", "nest.0.tensor.acts.1.0.npy"} <= names
 
 
 def test_the_value_saved_is_the_value_at_the_call(dump_path: Path) -> None:
@@ -129,7 +144,7 @@ def test_the_value_saved_is_the_value_at_the_call(dump_path: Path) -> None:
     value[:] = 0
     assert float(value.asnumpy().max()) == 0
     debugger.step()
-    assert read_dump(dump_path / "step0" / "rank0").data["x.0.debug"]["Max"] == 5.0
+    assert read_dump(dump_path / "step0" / "rank").data["x.0.debug"]["Max"] == 5.0
 
 
 def test_two_passes_have_gradients_of_their_own(dump_path: Path) -> None:
@@ -143,7 +158,7 @@ def test_two_passes_have_gradients_of_their_own(dump_path: Path) -> None:
     for _ in range(2):
         mindspore.grad(forward)(mindspore.Tensor(np.ones(2, np.float32)))
     debugger.step()
-    data = read_dump(dump_path / "step0" / "rank0").data
+    data = read_dump(dump_path / "step0" / "rank").data
     assert [data[f"h_grad.{count}.debug"]["Max"] for count in (0, 1)] == [3.0, 3.0]
 
 
@@ -152,6 +167,7 @@ def test_its_dump_compares_with_pytorchs(dump_path: Path) -> None:
     run_program(debugger.save)
     debugger.step()
     comparisons = compare_dumps(GOLDEN / "pt_stat", dump_path, Tolerance())
-    shared = [one for one in comparisons if one.by != "missing"]
-    assert {one.key for one in shared if one.verdict == DIFFERENT} == {"scalar0d.0.debug"}  # msprobe's negative norm
+    shared = [comparison for comparison in comparisons if comparison.by != "missing"]
+    # msprobe's negative norm
+    assert {one.key for one in shared if one.verdict == DIFFERENT} == {"scalar0d.0.debug"}
     assert len(shared) > 20

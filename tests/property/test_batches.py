@@ -10,10 +10,14 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=1
 LIMIT = st.none() | st.integers(1, 12)
 
 
-def reference_cut(costs: list[int], max_tokens: int, max_sentences: int | None, multiple_of: int) -> list[int]:
-    bounds, start = [0], 0
+def reference_cut(
+    costs: list[int], max_tokens: int, max_sentences: int | None, multiple_of: int
+) -> list[int]:
+    bounds = [0]
+    start = 0
     while start < len(costs):
-        size, longest = 0, 0
+        size = 0
+        longest = 0
         for cost in costs[start:]:
             longest = max(longest, cost)
             if (size + 1) * longest > max_tokens or (max_sentences and size + 1 > max_sentences):
@@ -44,7 +48,13 @@ def test_no_batch_passes_a_limit_and_each_sample_is_in_one(
         assert len(batch) <= multiple_of or len(batch) % multiple_of == 0
 
 
-@given(st.lists(st.integers(0, 30), max_size=80), st.integers(30, 200), LIMIT, st.integers(1, 9), st.booleans())
+@given(
+    st.lists(st.integers(0, 30), max_size=80),
+    st.integers(30, 200),
+    LIMIT,
+    st.integers(1, 9),
+    st.booleans(),
+)
 def test_cuts_are_those_of_the_reference(
     costs: list[int], max_tokens: int, max_sentences: int | None, multiple_of: int, in_order: bool
 ) -> None:

@@ -1,4 +1,6 @@
-"""Beam search equals a naive one for any scorer, brute force when nothing is pruned, and greedy search at beam 1."""
+"""Beam search equals a naive one for any scorer, brute force when nothing is pruned, and greedy
+search at beam 1.
+"""
 
 import math
 import zlib
@@ -16,12 +18,16 @@ from sonde.generate.search import beam_search, greedy
 from sonde.generate.sequence_model import Frontier
 from sonde.generate.settings import SearchSettings
 
-EOS, PAD, UNK = 2, 1, 3
+EOS = 2
+PAD = 1
+UNK = 3
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A model without structure: logits drawn from a hash of sentence and prefix, some of them -inf."""
+    """A model without structure: logits drawn from a hash of sentence and prefix, some of them
+    -inf.
+    """
 
     seed: int
     vocab_size: int
@@ -37,7 +43,9 @@ class Scorer:
     def __call__(self, frontier: Frontier) -> Tensor:
         rows = [
             torch.stack([self.row(sentence, tuple(prefix)) for prefix in prefixes])
-            for sentence, prefixes in zip(frontier.sentences.tolist(), frontier.tokens.tolist(), strict=True)
+            for sentence, prefixes in zip(
+                frontier.sentences.tolist(), frontier.tokens.tolist(), strict=True
+            )
         ]
         return torch.stack(rows)
 
@@ -48,7 +56,9 @@ class Open:
     tokens: tuple[int, ...]
 
 
-def allowed_log_probs(scorer: Scorer, sentence: int, tokens: tuple[int, ...], chosen: SearchSettings) -> list[float]:
+def allowed_log_probs(
+    scorer: Scorer, sentence: int, tokens: tuple[int, ...], chosen: SearchSettings
+) -> list[float]:
     """The next log-probabilities after the rules, written as plainly as they are said."""
     log_probs: list[float] = torch.log_softmax(scorer.row(sentence, (EOS, *tokens)), -1).tolist()
     step = len(tokens)
@@ -71,32 +81,45 @@ def allowed_log_probs(scorer: Scorer, sentence: int, tokens: tuple[int, ...], ch
     return log_probs
 
 
-def naive_search(scorer: Scorer, sentence: int, chosen: SearchSettings) -> list[tuple[float, tuple[int, ...]]]:
+def naive_search(
+    scorer: Scorer, sentence: int, chosen: SearchSettings
+) -> list[tuple[float, tuple[int, ...]]]:
     beam = min(chosen.beam, scorer.vocab_size - 1) if chosen.stop == "fairseq" else chosen.beam
-    opened, ended = [Open(0.0, ())], list[tuple[float, tuple[int, ...]]]()
+    opened = [Open(0.0, ())]
+    ended = list[tuple[float, tuple[int, ...]]]()
     size = chosen.n_best if chosen.stop == "exact" else beam
     while True:
         length = len(opened[0].tokens) + 1
         candidates = [
             Open(one.total + log_prob, (*one.tokens, token))
             for one in opened
-            for token, log_prob in enumerate(allowed_log_probs(scorer, sentence, one.tokens, chosen))
+            for token, log_prob in enumerate(
+                allowed_log_probs(scorer, sentence, one.tokens, chosen)
+            )
             if log_prob > -math.inf
         ]
         candidates = sorted(candidates, key=lambda one: -one.total)[: 2 * beam]
         for rank, one in enumerate(candidates):
             cut = chosen.stop == "hf" and length == chosen.max_len
-            if rank < beam and (one.tokens[-1] == EOS or cut) and (chosen.stop != "fairseq" or len(ended) < size):
+            if (
+                rank < beam
+                and (one.tokens[-1] == EOS or cut)
+                and (chosen.stop != "fairseq" or len(ended) < size)
+            ):
                 ended.append((one.total / length**chosen.length_penalty, one.tokens))
         ended = sorted(ended, reverse=True)[:size]
-        opened = [one for one in candidates if one.tokens[-1] != EOS][:beam]
+        opened = [candidate for candidate in candidates if candidate.tokens[-1] != EOS][:beam]
         at_limit = length >= (chosen.max_len if chosen.stop == "hf" else chosen.max_len + 1)
         if at_limit or not opened or naive_is_over(opened[0], ended, size, length, chosen):
             return ended[: chosen.n_best]
 
 
 def naive_is_over(
-    best: Open, ended: list[tuple[float, tuple[int, ...]]], size: int, length: int, chosen: SearchSettings
+    best: Open,
+    ended: list[tuple[float, tuple[int, ...]]],
+    size: int,
+    length: int,
+    chosen: SearchSettings,
 ) -> bool:
     if len(ended) < size:
         return False
@@ -131,13 +154,20 @@ def check_against_naive(scorer: Scorer, chosen: SearchSettings, num_sentences: i
         assert [tuple(one.tokens) for one in found[sentence]] == [tokens for _, tokens in expected]
         for one, (score, tokens) in zip(found[sentence], expected, strict=True):
             assert math.isclose(one.score, score, abs_tol=1e-4)
-            assert math.isclose(sum(one.token_scores) / len(tokens) ** chosen.length_penalty, score, abs_tol=1e-4)
+            assert math.isclose(
+                sum(one.token_scores) / len(tokens) ** chosen.length_penalty, score, abs_tol=1e-4
+            )
             assert one.ended == (tokens[-1] == EOS)
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(chosen=searches(), seed=st.integers(0, 10**6), vocab_size=st.integers(6, 9), num_sentences=st.integers(1, 4))
+@given(
+    chosen=searches(),
+    seed=st.integers(0, 10**6),
+    vocab_size=st.integers(6, 9),
+    num_sentences=st.integers(1, 4),
+)
 def test_batched_search_equals_a_naive_one(
     chosen: SearchSettings, seed: int, vocab_size: int, num_sentences: int
 ) -> None:
@@ -204,7 +234,9 @@ def test_beam_one_is_greedy(chosen: SearchSettings, seed: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(chosen=searches(), seed=st.integers(0, 10**6), order=st.permutations(range(5)))
-def test_a_sentence_does_not_feel_its_neighbours(chosen: SearchSettings, seed: int, order: list[int]) -> None:
+def test_a_sentence_does_not_feel_its_neighbours(
+    chosen: SearchSettings, seed: int, order: list[int]
+) -> None:
     scorer = Scorer(seed, 8)
 
     def shuffled(frontier: Frontier) -> Tensor:
@@ -212,4 +244,6 @@ def test_a_sentence_does_not_feel_its_neighbours(chosen: SearchSettings, seed: i
 
     together = beam_search(scorer, 5, chosen)
     reordered = beam_search(shuffled, 5, chosen)
-    assert [[one.tokens for one in reordered[i]] for i in range(5)] == [[o.tokens for o in together[s]] for s in order]
+    assert [[one.tokens for one in reordered[i]] for i in range(5)] == [
+        [o.tokens for o in together[s]] for s in order
+    ]

@@ -14,10 +14,13 @@ BATCHES = st.builds(
 SEED = st.integers(0, 5)
 
 
-def rounds(batches: Batches, seed: int, num_shards: int, state: dict[str, int] | None) -> list[list[list[int]]]:
+def rounds(
+    batches: Batches, seed: int, num_shards: int, state: dict[str, int] | None
+) -> list[list[list[int]]]:
     """What each round gives to each rank, from a state to the end of its epoch."""
     samplers = [
-        ShardedBatchSampler(batches, seed=seed, num_shards=num_shards, shard_id=shard) for shard in range(num_shards)
+        ShardedBatchSampler(batches, seed=seed, num_shards=num_shards, shard_id=shard)
+        for shard in range(num_shards)
     ]
     for sampler in samplers:
         if state:
@@ -30,23 +33,41 @@ def flat(table: list[list[list[int]]]) -> list[list[int]]:
 
 
 @given(BATCHES, SEED, st.integers(1, 9))
-def test_each_sample_once_an_epoch_over_all_ranks(batches: Batches, seed: int, num_shards: int) -> None:
+def test_each_sample_once_an_epoch_over_all_ranks(
+    batches: Batches, seed: int, num_shards: int
+) -> None:
     table = rounds(batches, seed, num_shards, None)
-    assert sorted(number for batch in flat(table) for number in batch) == list(range(len(batches.samples)))
+    assert sorted(number for batch in flat(table) for number in batch) == list(
+        range(len(batches.samples))
+    )
     assert all(all(row) for row in table[:-1])  # only the last round may leave ranks without
 
 
 @given(BATCHES, SEED, st.integers(1, 9))
-def test_the_global_order_does_not_depend_on_the_ranks(batches: Batches, seed: int, num_shards: int) -> None:
+def test_the_global_order_does_not_depend_on_the_ranks(
+    batches: Batches, seed: int, num_shards: int
+) -> None:
     assert flat(rounds(batches, seed, num_shards, None)) == flat(rounds(batches, seed, 1, None))
 
 
-@given(BATCHES, SEED, st.lists(st.tuples(st.integers(1, 7), st.integers(0, 4)), max_size=6), st.integers(1, 9))
+@given(
+    BATCHES,
+    SEED,
+    st.lists(st.tuples(st.integers(1, 7), st.integers(0, 4)), max_size=6),
+    st.integers(1, 9),
+)
 def test_stopping_anywhere_and_resuming_with_other_ranks_continues_the_order(
     batches: Batches, seed: int, stretches: list[tuple[int, int]], last_shards: int
 ) -> None:
     expected = [
-        flat(rounds(batches, seed, 1, {**ShardedBatchSampler(batches, seed=seed).state_dict(), "epoch": epoch}))
+        flat(
+            rounds(
+                batches,
+                seed,
+                1,
+                {**ShardedBatchSampler(batches, seed=seed).state_dict(), "epoch": epoch},
+            )
+        )
         for epoch in (1, 2, 3, 4, 5, 6, 7)
     ]
     state = ShardedBatchSampler(batches, seed=seed).state_dict()
@@ -65,7 +86,9 @@ def test_stopping_anywhere_and_resuming_with_other_ranks_continues_the_order(
 
 @given(st.integers(1, 50), st.integers(1, 12))
 def test_an_exhausted_epoch_is_the_start_of_the_next(num_batches: int, num_shards: int) -> None:
-    sampler = ShardedBatchSampler(batch_by_tokens(np.ones(num_batches, np.int64), 1), num_shards=num_shards)
+    sampler = ShardedBatchSampler(
+        batch_by_tokens(np.ones(num_batches, np.int64), 1), num_shards=num_shards
+    )
     for _ in range(-(-num_batches // num_shards)):
         assert sampler.position.epoch == 1
         sampler.advance()
@@ -73,10 +96,14 @@ def test_an_exhausted_epoch_is_the_start_of_the_next(num_batches: int, num_shard
 
 
 @given(BATCHES, SEED, st.integers(1, 5), st.data())
-def test_leaving_samples_out_moves_no_other(batches: Batches, seed: int, num_shards: int, data: st.DataObject) -> None:
+def test_leaving_samples_out_moves_no_other(
+    batches: Batches, seed: int, num_shards: int, data: st.DataObject
+) -> None:
     gone = data.draw(st.sets(st.sampled_from(batches.samples.tolist())))
     for shard in range(num_shards):
         plain = ShardedBatchSampler(batches, seed=seed, num_shards=num_shards, shard_id=shard)
         without = ShardedBatchSampler(batches, seed=seed, num_shards=num_shards, shard_id=shard)
         without.left_out = np.array(sorted(gone), np.int64)
-        assert list(without) == [[number for number in batch if number not in gone] for batch in plain]
+        assert list(without) == [
+            [number for number in batch if number not in gone] for batch in plain
+        ]

@@ -1,4 +1,6 @@
-"""Whatever is done to the record files between refreshes, the index says what a plain reading of them says."""
+"""Whatever is done to the record files between refreshes, the index says what a plain reading of
+them says.
+"""
 
 import math
 import tempfile
@@ -42,11 +44,18 @@ steps = st.one_of(
     st.sampled_from(["summary", "NaN", "=NaN", ""]),
 )
 records = st.fixed_dictionaries(
-    {}, optional={"type": st.sampled_from(["LOG", "EVENT", "NaN", 3, None]), "step": steps, "data": objects | values}
+    {},
+    optional={
+        "type": st.sampled_from(["LOG", "EVENT", "NaN", 3, None]),
+        "step": steps,
+        "data": objects | values,
+    },
 )
 lines = st.one_of(
     records.map(encode),
-    st.sampled_from([b"\n", b"torn\n", b"[1]\n", b'{"data":\n', b'\0\0{"data":{"loss":1}}\n', b'{"a":"\xff"}\n']),
+    st.sampled_from(
+        [b"\n", b"torn\n", b"[1]\n", b'{"data":\n', b'\0\0{"data":{"loss":1}}\n', b'{"a":"\xff"}\n']
+    ),
     st.just(b'{"data":{"loss":NaN,"lr":Infinity},"step":1}\r\n'),
 )
 changes = st.one_of(
@@ -94,7 +103,12 @@ def flat(data: object, prefix: str = "") -> Iterator[tuple[str, float]]:
 def step_numbers(step: object) -> tuple[int, ...]:
     numbers = []
     for part in step if isinstance(step, list) else [step]:
-        if not isinstance(part, (int, float)) or not math.isfinite(part) or part != int(part) or abs(part) >= 2**63:
+        if (
+            not isinstance(part, (int, float))
+            or not math.isfinite(part)
+            or part != int(part)
+            or abs(part) >= 2**63
+        ):
             return ()
         numbers.append(int(part))
     return tuple(numbers) if len(numbers) <= 3 else ()
@@ -113,7 +127,9 @@ def check(index: RunIndex, path: Path) -> None:
         series = index.series(name)
         np.testing.assert_array_equal(series.values, [number for _, number in points])
         got = series.steps.reshape(len(points), -1)
-        assert [tuple(n for n in row if n != NO_STEP) for row in got.tolist()] == [step for step, _ in points]
+        assert [tuple(n for n in row if n != NO_STEP) for row in got.tolist()] == [
+            step for step, _ in points
+        ]
     by_step: dict[tuple[int, ...], list[object]] = {}
     for _, record in reading.located:
         by_step.setdefault(step_numbers(record.get("step")), []).append(record)
@@ -122,7 +138,9 @@ def check(index: RunIndex, path: Path) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(changes, st.booleans()), max_size=8), st.integers(1, 5), st.integers(1, 100))
+@given(
+    st.lists(st.tuples(changes, st.booleans()), max_size=8), st.integers(1, 5), st.integers(1, 100)
+)
 @settings(max_examples=150)
 def test_the_index_says_what_a_plain_reading_says(
     history: list[tuple[tuple[str, bytes | int], bool]], chunk_records: int, block_bytes: int

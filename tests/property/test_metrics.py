@@ -1,4 +1,6 @@
-"""Random programs of nested levels, against an oracle that keeps every value in a list and adds with fractions."""
+"""Random programs of nested levels, against an oracle that keeps every value in a list and adds
+with fractions.
+"""
 
 import json
 import math
@@ -17,7 +19,11 @@ from sonde import metrics
 KEYS = ["loss", "acc"]
 NAMES = ["train", "inner", "valid"]
 
-values = st.sampled_from([math.nan, math.inf, -math.inf, 1e12, -1e-12]) | st.floats(-10, 10) | st.integers(-5, 5)
+values = (
+    st.sampled_from([math.nan, math.inf, -math.inf, 1e12, -1e-12])
+    | st.floats(-10, 10)
+    | st.integers(-5, 5)
+)
 weights = st.sampled_from([0, 1, 1, 1, 3, 0.5, 0.25])
 
 
@@ -74,7 +80,9 @@ class Oracle:
                     self._block(name, new_root, body)
 
     def _block(self, name: str | None, new_root: bool, body: Sequence[Any]) -> None:
-        level = OracleLevel(None) if name is None else self.named.setdefault(name, OracleLevel(name))
+        level = (
+            OracleLevel(None) if name is None else self.named.setdefault(name, OracleLevel(name))
+        )
         before = self.stack
         self.stack = [level] if new_root else [*before, *([] if level in before else [level])]
         self.run(body)
@@ -133,13 +141,22 @@ def _programs() -> st.SearchStrategy[list[Any]]:
         st.tuples(st.just("log"), st.sampled_from(KEYS), values, weights),
         st.tuples(st.just("log_tensor"), st.sampled_from(KEYS), values, weights),
         st.tuples(st.just("reset_meters"), st.sampled_from(["default", *NAMES])),
-        st.tuples(st.just("reset_meter"), st.sampled_from(["default", *NAMES]), st.sampled_from(KEYS)),
+        st.tuples(
+            st.just("reset_meter"), st.sampled_from(["default", *NAMES]), st.sampled_from(KEYS)
+        ),
         st.just(("read",)),
     )
     return st.recursive(
         st.lists(simple, max_size=6),
         lambda body: st.lists(
-            simple | st.tuples(st.just("block"), st.sampled_from([None, *NAMES]), st.booleans(), st.booleans(), body),
+            simple
+            | st.tuples(
+                st.just("block"),
+                st.sampled_from([None, *NAMES]),
+                st.booleans(),
+                st.booleans(),
+                body,
+            ),
             max_size=6,
         ),
         max_leaves=12,
@@ -158,7 +175,8 @@ def _same(ours: dict[str, float], oracle: dict[str, float]) -> bool:
 @example([("log", "loss", 1.0, 0), ("block", None, False, False, [("log", "loss", 0.0, 0)])])
 def test_any_program_of_nested_logs_equals_the_naive_oracle(program: list[Any]) -> None:
     metrics.reset()
-    oracle, subject = Oracle(), Subject()
+    oracle = Oracle()
+    subject = Subject()
     oracle.run(program)
     subject.run(program)
     assert [level.name for level in metrics.get_active_aggregators()] == ["default"]
@@ -172,9 +190,12 @@ def test_any_program_of_nested_logs_equals_the_naive_oracle(program: list[Any]) 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(_programs(), _programs())
-def test_a_run_saved_and_restored_goes_on_as_if_nothing_happened(first: list[Any], second: list[Any]) -> None:
+def test_a_run_saved_and_restored_goes_on_as_if_nothing_happened(
+    first: list[Any], second: list[Any]
+) -> None:
     metrics.reset()
-    oracle, subject = Oracle(), Subject()
+    oracle = Oracle()
+    subject = Subject()
     oracle.run([*first, *second])
     subject.run(first)
     saved = json.loads(json.dumps(metrics.state_dict(), allow_nan=False))
@@ -187,10 +208,23 @@ def test_a_run_saved_and_restored_goes_on_as_if_nothing_happened(first: list[Any
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.floats(), st.sampled_from([0.0, 1.0, 7.0, 1e-300, 0.1])), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.floats(), st.sampled_from([0.0, 1.0, 7.0, 1e-300, 0.1])),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_tensors_give_the_same_tallies_as_floats(pairs: list[tuple[float, float]]) -> None:
-    for meter_type in (metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile):
-        by_number, by_tensor = meter_type(), meter_type()
+    for meter_type in (
+        metrics.Average,
+        metrics.Sum,
+        metrics.Maximum,
+        metrics.Minimum,
+        metrics.Quantile,
+    ):
+        by_number = meter_type()
+        by_tensor = meter_type()
         for value, weight in pairs:
             by_number.update(value, weight)
             by_tensor.update(torch.tensor(value, dtype=torch.float64), weight)

@@ -49,22 +49,30 @@ def dumped(values: dict[str, Any]) -> Iterator[Dump]:
                 debugger.save(value, name)
         finally:
             debugger.close()
-        yield read_dump(Path(folder) / "step0" / "rank0")
+        yield read_dump(Path(folder) / "step0" / "rank")
 
 
 def same(value: Any, tree: Any, dump: Dump) -> bool:
     """Does the tree hold exactly this value?"""
     if isinstance(value, dict):
-        return list(tree) == list(value) and all(same(item, tree[key], dump) for key, item in value.items())
+        return list(tree) == list(value) and all(
+            same(item, tree[key], dump) for key, item in value.items()
+        )
     if isinstance(value, list | tuple):
-        return len(tree) == len(value) and all(same(item, node, dump) for item, node in zip(value, tree, strict=True))
+        return len(tree) == len(value) and all(
+            same(item, node, dump) for item, node in zip(value, tree, strict=True)
+        )
     assert is_leaf(tree)
     if isinstance(value, torch.Tensor | np.ndarray):
         array = value.numpy() if isinstance(value, torch.Tensor) else value
         loaded = dump.load(tree)
         if array.size == 0:
             return loaded is None and tree["shape"] == list(array.shape)
-        return (loaded.dtype, loaded.shape, loaded.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        return (loaded.dtype, loaded.shape, loaded.tobytes()) == (
+            array.dtype,
+            array.shape,
+            array.tobytes(),
+        )
     read = tree["value"]
     return type(read) is type(value) and bool(read == value or (read != read and value != value))
 
@@ -72,7 +80,9 @@ def same(value: Any, tree: Any, dump: Dump) -> bool:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.dictionaries(st.text(min_size=0, max_size=12), VALUES, min_size=1, max_size=3))
-@example({"../x": {"a/b": np.ones(1), "": [torch.ones(1)], "..": {"..": np.zeros(1)}}, "a.b": 1 << 90})
+@example(
+    {"../x": {"a/b": np.ones(1), "": [torch.ones(1)], "..": {"..": np.zeros(1)}}, "a.b": 1 << 90}
+)
 @example({"y": torch.ones(2, requires_grad=False), "y_grad": np.zeros(2), "y_grad~": "\ud800"})
 def test_any_nested_value_comes_back_as_it_was(values: dict[str, Any]) -> None:
     calls = Calls()
@@ -113,8 +123,13 @@ def test_statistics_equal_a_float64_oracle_within_one_ulp(array: np.ndarray) -> 
     check_statistics(leaf, array.astype(np.float64))
 
 
-@given(FLOATS32, st.sampled_from([torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]))
-def test_statistics_of_short_floats_equal_the_oracle_of_their_values(array: np.ndarray, dtype: torch.dtype) -> None:
+@given(
+    FLOATS32,
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]),
+)
+def test_statistics_of_short_floats_equal_the_oracle_of_their_values(
+    array: np.ndarray, dtype: torch.dtype
+) -> None:
     tensor = torch.from_numpy(array).to(dtype)
     leaf = describe(tensor, "", [])
     check_statistics(leaf, tensor.to(torch.float64).numpy())
@@ -134,4 +149,4 @@ def test_a_dump_never_differs_from_itself_and_is_valid_for_python(values: dict[s
     with dumped({"x": values}) as dump:
         json.loads((dump.directory / "debug.json").read_bytes())
         comparisons = compare_dumps(dump.directory, dump.directory, Tolerance())
-        assert not [one for one in comparisons if one.verdict == DIFFERENT]
+        assert not [comparison for comparison in comparisons if comparison.verdict == DIFFERENT]

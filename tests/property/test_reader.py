@@ -1,4 +1,6 @@
-"""Whatever bytes are changed in a file, what is read is a part of what was written, and nothing raises."""
+"""Whatever bytes are changed in a file, what is read is a part of what was written, and nothing
+raises.
+"""
 
 from pathlib import Path
 
@@ -6,11 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sonde.records.reader import LineScanner, newest_records, parse_line, read_record_at, read_records
+from sonde.records.reader import (
+    LineScanner,
+    newest_records,
+    parse_line,
+    read_record_at,
+    read_records,
+)
 from sonde.records.values import encode
 
 RECORDS = st.lists(
-    st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.floats() | st.text(max_size=5), max_size=3),
+    st.dictionaries(
+        st.sampled_from("abc"), st.integers(0, 9) | st.floats() | st.text(max_size=5), max_size=3
+    ),
     max_size=8,
 )
 NUM_EXAMPLES = 80
@@ -21,8 +31,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records") / "log.jsonl"
 
 
-def check(path: Path, written: list[dict[str, object]], damaged: bytes, num_damaged_lines: int) -> None:
-    """All but `num_damaged_lines` of the numbered records are read back, unchanged, in order, and the rest is counted."""
+def check(
+    path: Path, written: list[dict[str, object]], damaged: bytes, num_damaged_lines: int
+) -> None:
+    """All but `num_damaged_lines` of the numbered records are read back, unchanged, in order, and
+    the rest is counted.
+    """
     path.write_bytes(damaged)
     reading = read_records(path)
     found = list(reading)
@@ -31,9 +45,12 @@ def check(path: Path, written: list[dict[str, object]], damaged: bytes, num_dama
     numbers = [record["number"] for record in intact]
     assert numbers == sorted(set(numbers))
     assert len(intact) >= len(written) - num_damaged_lines
-    # A changed byte may leave a line that is still an object; it can only be one of the lines that were hit.
+    # A changed byte may leave a line that is still an object; it can only be one of the lines that
+    # were hit.
     assert len(found) - len(intact) <= num_damaged_lines
-    num_lines = sum(1 for line in damaged.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip())
+    num_lines = sum(
+        1 for line in damaged.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()
+    )
     assert reading.num_bad + len(found) + bool(reading.torn_bytes) >= num_lines
     scanner = LineScanner(path)
     with path.open("rb") as file:
@@ -53,7 +70,11 @@ def test_flipped_bytes_cost_the_lines_they_are_in(
 ) -> None:
     written = numbered(records)
     content = bytearray(b"".join(encode(record) for record in written))
-    places = data.draw(st.sets(st.integers(0, max(len(content) - 1, 0)), max_size=3)) if content else set()
+    places = (
+        data.draw(st.sets(st.integers(0, max(len(content) - 1, 0)), max_size=3))
+        if content
+        else set()
+    )
     for place in places:
         content[place] ^= data.draw(st.integers(1, 255))
     # A lost newline joins two lines.

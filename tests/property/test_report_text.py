@@ -10,7 +10,9 @@ from sonde.report.html.markup import tag
 from sonde.report.markdown import escape, fenced, table_lines
 from sonde.report.wording import visible
 
-ANY_TEXT = st.text(st.characters(), max_size=60) | st.text("<>&'\"/!-#*_`[]()|\\:. \n1aw", max_size=40)
+ANY_TEXT = st.text(st.characters(), max_size=60) | st.text(
+    "<>&'\"/!-#*_`[]()|\\:. \n1aw", max_size=40
+)
 PARSER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")
 
 
@@ -49,13 +51,19 @@ def test_markdown_gives_back_the_text_on_one_line(text: str) -> None:
     line = " ".join(visible(text).split())
     inline = [token for token in PARSER.parse(escape(text)) if token.type == "inline"]
     assert "".join(child.content for token in inline for child in token.children or ()) == line
-    assert {child.type for token in inline for child in token.children or ()} <= {"text", "text_special"}
+    assert {child.type for token in inline for child in token.children or ()} <= {
+        "text",
+        "text_special",
+    }
     cells = [
         token
         for token in PARSER.parse(table_lines([["head"], [escape(text)]], has_head=True))
         if token.type == "inline"
     ]
-    assert ["".join(child.content for child in cell.children or ()) for cell in cells] == ["head", line]
+    assert ["".join(child.content for child in cell.children or ()) for cell in cells] == [
+        "head",
+        line,
+    ]
 
 
 @given(ANY_TEXT)

@@ -1,4 +1,6 @@
-"""Whatever numbers come: detectors never raise, never poison, resume exactly; lines and windows come back as they were."""
+"""Whatever numbers come: detectors never raise, never poison, resume exactly; lines and windows
+come back as they were.
+"""
 
 import itertools
 import json
@@ -10,34 +12,57 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from sonde.spikes.detectors import NONFINITE, EventDetector, RelativeRule, Rule, SigmaRule, ThresholdRule, find_events
-from sonde.spikes.loss_lines import all_samples, ids_text, ids_texts, joined, read_line, worst_sample
+from sonde.compat.atorch.loss_lines import (
+    all_samples,
+    ids_text,
+    ids_texts,
+    joined,
+    read_line,
+    worst_sample,
+)
+from sonde.spikes.detectors import (
+    NONFINITE,
+    EventDetector,
+    RelativeRule,
+    Rule,
+    SigmaRule,
+    ThresholdRule,
+    find_events,
+)
 from sonde.spikes.robust_rule import RobustRule
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 CALM = [2.0, 2.1] * 24
 """As many good numbers as the robust rule needs before it judges."""
 LOSSES = st.lists(st.one_of(ANY, st.floats(0, 12)), max_size=150).map(lambda losses: CALM + losses)
-RULES: st.SearchStrategy[Rule] = st.sampled_from([ThresholdRule(above=5.0), RelativeRule(), SigmaRule(), RobustRule()])
+RULES: st.SearchStrategy[Rule] = st.sampled_from(
+    [ThresholdRule(above=5.0), RelativeRule(), SigmaRule(), RobustRule()]
+)
 
 
 @given(LOSSES, RULES)
-def test_no_number_makes_a_rule_raise_and_what_is_not_finite_is_always_told(losses: list[float], rule: Rule) -> None:
+def test_no_number_makes_a_rule_raise_and_what_is_not_finite_is_always_told(
+    losses: list[float], rule: Rule
+) -> None:
     state = rule.start()
     for loss in losses:
         assert (rule.score(state, loss).kind == NONFINITE) == (not math.isfinite(loss))
-        assert "NaN" not in json.dumps({key: value for key, value in rule.pack(state).items() if key != "tail"})
+        assert "NaN" not in json.dumps(
+            {key: value for key, value in rule.pack(state).items() if key != "tail"}
+        )
 
 
 @given(LOSSES, RULES, st.integers(0, 200))
 def test_a_detector_resumes_exactly_at_any_step(losses: list[float], rule: Rule, cut: int) -> None:
-    whole, first, second = EventDetector(rule), EventDetector(rule), EventDetector(rule)
-    told = [whole.update(step, loss) for step, loss in enumerate(losses)]
+    whole = EventDetector(rule)
+    first = EventDetector(rule)
+    second = EventDetector(rule)
+    sentences = [whole.update(step, loss) for step, loss in enumerate(losses)]
     for step, loss in enumerate(losses[:cut]):
         first.update(step, loss)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     rest = [second.update(step, loss) for step, loss in list(enumerate(losses))[cut:]]
-    assert repr(rest) == repr(told[cut:])  # by repr: NaN is not equal to itself
+    assert repr(rest) == repr(sentences[cut:])  # by repr: NaN is not equal to itself
 
 
 @given(LOSSES, RULES)

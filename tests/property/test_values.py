@@ -1,4 +1,6 @@
-"""Any value is one line of strictly valid JSON, and what JSON can be made to carry comes back as it was."""
+"""Any value is one line of strictly valid JSON, and what JSON can be made to carry comes back as it
+was.
+"""
 
 import json
 import math
@@ -35,7 +37,9 @@ NUMBERS = (
     | st.sampled_from([-0.0, 5e-324, 2**63, 2**64, -(2**63) - 1])
 )
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXT | st.binary(max_size=20) | st.complex_numbers()
-KEYS = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=4)
+KEYS = st.recursive(
+    SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=4
+)
 VALUES = st.recursive(
     SCALARS | st.sets(KEYS, max_size=3),
     lambda inner: (
@@ -104,11 +108,16 @@ def test_no_line_is_longer_than_allowed(value: object, max_bytes: int) -> None:
 
 
 JSON_LIKE = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["NaN", "=NaN", "AAE=", "0x5", '"a"', "[[", "x"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.sampled_from(["NaN", "=NaN", "AAE=", "0x5", '"a"', "[[", "x"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["$int", "$bytes", "$complex", "$set", "$str", "$dict", "$cut", "a"]), inner, max_size=2
+            st.sampled_from(["$int", "$bytes", "$complex", "$set", "$str", "$dict", "$cut", "a"]),
+            inner,
+            max_size=2,
         )
     ),
     max_leaves=10,

@@ -1,4 +1,6 @@
-"""The pages in docs/formats are held to the code: their examples are what it writes, byte for byte, and reads back."""
+"""The pages in docs/formats are held to the code: their examples are what it writes, byte for byte,
+and reads back.
+"""
 
 import argparse
 import dataclasses
@@ -120,7 +122,11 @@ def test_the_example_manifest_is_written_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_manifest_is_shown_and_described() -> None:
-    fields = ["format", "version", *(field.name for field in dataclasses.fields(Manifest) if field.name != "other")]
+    fields = [
+        "format",
+        "version",
+        *(field.name for field in dataclasses.fields(Manifest) if field.name != "other"),
+    ]
     assert list(json.loads(examples("manifest")[0])) == [*fields, "_crc"]
     assert field_table("manifest") == fields
     assert json.loads(examples("manifest")[0])["version"] == manifest.VERSION

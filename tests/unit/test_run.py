@@ -1,4 +1,6 @@
-"""A run owns its directory, says what it is, resumes under its name, and never costs the loop anything but records."""
+"""A run owns its directory, says what it is, resumes under its name, and never costs the loop
+anything but records.
+"""
 
 import dataclasses
 import errno
@@ -11,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_injection import KILLED, exit_code_of, failing, faults_of, kill, run_in_child, start_child
+from fault_injection import (
+    KILLED,
+    exit_code_of,
+    failing,
+    faults_of,
+    kill,
+    run_in_child,
+    start_child,
+)
 
 from sonde.errors import DamagedFile, RunError, RunLocked, SettingError
 from sonde.records.layout import EVENTS, LOG, RunLayout
@@ -47,13 +57,23 @@ def die_in(directory: Path) -> None:
 
 def test_the_manifest_says_what_the_run_is(directory: Path) -> None:
     before = time.time()
-    with Run(directory, settings={"rate": 0.1}, seeds={"torch": 7}, data={"train": "sha256:00"}, world_size=2) as run:
+    with Run(
+        directory,
+        config={"rate": 0.1},
+        seeds={"torch": 7},
+        data={"train": "sha256:00"},
+        world_size=2,
+    ) as run:
         manifest = read_manifest(directory)
         assert manifest == run.manifest
         assert (manifest.status, manifest.ended, manifest.num_starts) == (RUNNING, None, 1)
         assert before <= manifest.created <= time.time()
         assert manifest.settings == {"rate": 0.1}
-        assert (manifest.seeds, manifest.data, manifest.world_size) == ({"torch": 7}, {"train": "sha256:00"}, 2)
+        assert (manifest.seeds, manifest.data, manifest.world_size) == (
+            {"torch": 7},
+            {"train": "sha256:00"},
+            2,
+        )
         assert manifest.command == sys.orig_argv
         assert manifest.versions["numpy"]
         assert manifest.host["pid"] == os.getpid()
@@ -90,18 +110,22 @@ def test_a_kind_of_record_has_one_file(directory: Path) -> None:
 
 
 def test_starting_again_resumes_under_the_same_name(directory: Path) -> None:
-    with Run(directory, settings={"rate": 0.1}, seeds={"torch": 7}, data={"train": "a"}) as run:
+    with Run(directory, config={"rate": 0.1}, seeds={"torch": 7}, data={"train": "a"}) as run:
         first = run.manifest
     with Run(directory) as run:
         assert run.resumed
         assert (run.manifest.run_id, run.manifest.created) == (first.run_id, first.created)
-        assert (run.manifest.num_starts, run.manifest.status, run.manifest.reason) == (2, RUNNING, None)
+        assert (run.manifest.num_starts, run.manifest.status, run.manifest.reason) == (
+            2,
+            RUNNING,
+            None,
+        )
         assert (run.manifest.settings, run.manifest.seeds, run.manifest.data) == (
             {"rate": 0.1},
             {"torch": 7},
             {"train": "a"},
         )
-    with Run(directory, settings={"rate": 0.2}) as run:
+    with Run(directory, config={"rate": 0.2}) as run:
         assert (run.manifest.num_starts, run.manifest.settings) == (3, {"rate": 0.2})
     assert event_names(directory) == ["start", "end"] * 3
 
@@ -129,18 +153,23 @@ def test_an_exception_that_cannot_be_printed_is_noted_all_the_same(directory: Pa
 
 def test_closing_twice_is_closing_once(directory: Path) -> None:
     run = Run(directory)
-    run.close(status="stopped", reason="enough")
+    run.close(status="interrupted", reason="enough")
     run.close()
-    assert (read_manifest(directory).status, read_manifest(directory).reason) == ("stopped", "enough")
+    assert (read_manifest(directory).status, read_manifest(directory).reason) == (
+        "interrupted",
+        "enough",
+    )
     assert event_names(directory) == ["start", "end"]
     run.event("late")  # counted as lost, not raised
     assert event_names(directory) == ["start", "end"]
 
 
-def test_ranks_other_than_0_write_records_and_nothing_else(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_other_than_0_write_records_and_nothing_else(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with Run(directory, settings={"rate": 0.1}) as run:
+    with Run(directory, config={"rate": 0.1}) as run:
         assert (run.rank, run.world_size) == (1, 2)
         assert os.listdir(directory) == ["records"]
         with Run(directory, rank=0) as first:
@@ -165,7 +194,7 @@ def test_two_live_runs_in_one_directory_are_refused(directory: Path) -> None:
             with pytest.raises(RunLocked):
                 Run(directory)
             with pytest.raises(RunLocked):
-                Run(directory, takeover=True)
+                Run(directory, break_lock=True)
 
         assert run_in_child(second_process) == 0
         assert (directory / "run.json").read_bytes() == content
@@ -200,19 +229,21 @@ def test_a_run_on_another_machine_is_refused_unless_taken_over(directory: Path) 
     RunLayout(directory).lock.write_text(json.dumps(dataclasses.asdict(owner)))
     with pytest.raises(RunLocked) as caught:
         Run(directory)
-    assert "takeover=True" in str(caught.value.hint)
-    with Run(directory, takeover=True):
+    assert "break_lock=True" in str(caught.value.hint)
+    with Run(directory, break_lock=True):
         pass
     assert event_names(directory) == ["start", "end", "takeover", "start", "end"]
 
 
-def test_a_kill_while_the_manifest_is_written_leaves_the_old_one_and_the_litter_is_swept(directory: Path) -> None:
-    with Run(directory, settings=1):
+def test_a_kill_while_the_manifest_is_written_leaves_the_old_one_and_the_litter_is_swept(
+    directory: Path,
+) -> None:
+    with Run(directory, config=1):
         pass
 
     def restart() -> None:
         with faults_of("replace", kill):
-            Run(directory, settings=2)
+            Run(directory, config=2)
 
     assert run_in_child(restart) == KILLED
     assert read_manifest(directory).settings == 1
@@ -233,7 +264,9 @@ def test_a_damaged_manifest_is_refused_and_the_lock_given_back(directory: Path) 
 
 
 @pytest.mark.parametrize("operation", ["mkdir", "write", "fsync", "replace"])
-def test_a_disk_that_fails_at_the_start_is_refused_before_the_first_step(directory: Path, operation: str) -> None:
+def test_a_disk_that_fails_at_the_start_is_refused_before_the_first_step(
+    directory: Path, operation: str
+) -> None:
     with faults_of(operation, failing(errno.ENOSPC)), pytest.raises(RunError) as caught:
         Run(directory)
     assert caught.value.cause == os.strerror(errno.ENOSPC)
@@ -262,7 +295,9 @@ def test_a_disk_that_fails_at_the_end_is_reported_and_stops_nobody(
     assert not run.layout.lock.exists()
 
 
-def test_a_forked_worker_that_leaves_the_block_does_not_end_its_parents_run(directory: Path) -> None:
+def test_a_forked_worker_that_leaves_the_block_does_not_end_its_parents_run(
+    directory: Path,
+) -> None:
     with Run(directory) as run:
 
         def worker() -> None:
@@ -292,7 +327,9 @@ def test_a_run_stays_where_it_began_when_the_working_directory_changes(
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_directory_deleted_during_the_run_stops_nobody(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_deleted_during_the_run_stops_nobody(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.records.append._CHECK_SECONDS", 0.0)
     with Run(directory) as run:
         for path in sorted(directory.rglob("*"), reverse=True):
@@ -335,8 +372,8 @@ def test_two_processes_that_start_in_one_directory_at_once_are_told_apart(direct
     [
         (SystemExit(0), "finished"),
         (SystemExit(None), "finished"),
-        (SystemExit(143), "stopped"),
-        (KeyboardInterrupt(), "stopped"),
+        (SystemExit(143), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
         (SystemExit(1), "failed"),
         (ValueError("x"), "failed"),
     ],

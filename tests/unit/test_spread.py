@@ -6,7 +6,7 @@ from sonde.spread import Spread
 
 
 def test_a_spread_is_not_moved_by_a_few_outliers() -> None:
-    spread = Spread([*(float(one) for one in range(100)), 1e9, 1e9, math.nan])
+    spread = Spread([*(float(number) for number in range(100)), 1e9, 1e9, math.nan])
     assert spread.median == 51
     assert 30 < spread.deviation < 45
     assert 8 < spread.z(400.0) < 11

@@ -1,11 +1,13 @@
-/* The script of a report: its curves are in the page. */
-import { Curves, type CurveData } from "./curve";
+/* The script of a report and of a notebook's cell: the curves are in the page. */
+import { Board, type CurveData } from "./board";
+import { localise } from "./times";
 
 const root = document.getElementById("curves");
 const source = document.getElementById("curve-data");
+localise(document);
 if (root && source) {
-  new Curves(root, JSON.parse(source.textContent ?? "") as CurveData);
+  new Board(root).show(JSON.parse(source.textContent ?? "") as CurveData);
   addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((one) => { one.open = true; });
+    document.querySelectorAll("details").forEach((part) => { part.open = true; });
   });
 }

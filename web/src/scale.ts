@@ -43,7 +43,7 @@ export const ticks = (low: number, high: number, wanted: number): number[] => {
   const raw = (high - low) / Math.max(wanted, 1);
   if (!(raw > 0) || !isFinite(raw)) return [low];
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = (([1, 2, 5, 10].find((one) => one * power >= raw)) ?? 10) * power;
+  const step = (([1, 2, 5, 10].find((factor) => factor * power >= raw)) ?? 10) * power;
   const found: number[] = [];
   for (let n = Math.ceil(low / step); n * step <= high + step * 1e-9; n++) found.push(n * step);
   return found;
@@ -57,5 +57,5 @@ export const logTicks = (low: number, high: number): number[] => {
     if (e % every) continue;
     for (const part of parts) if (part * 10 ** e >= low && part * 10 ** e <= high) found.push(part * 10 ** e);
   }
-  return found.length > 1 ? found : ticks(low, high, 4).filter((one) => one > 0);
+  return found.length > 1 ? found : ticks(low, high, 4).filter((tick) => tick > 0);
 };

@@ -8,10 +8,11 @@
                 print("beep")
 
     trainer = Trainer(task, data, optimizer, schedule=schedule)
-    trainer.train(stop=StopWhen(max_updates=500), callbacks=[Beep(), CheckpointCallback("checkpoints", step_freq=100)])
+    trainer.train(stop=StopWhen(max_updates=500), callbacks=[Beep(),
+        CheckpointCallback("checkpoints", step_freq=100)])
 
-`base.py` shows the hooks of a run as pseudocode. The callbacks are in the files beside it. A callback that raises is
-reported once and disabled; it cannot stop the training.
+`base.py` shows the hooks of a run as pseudocode. The callbacks are in the files beside it. A
+callback that raises is reported once and disabled; it cannot stop the training.
 """
 
 from sonde._public import public_names

@@ -1,32 +1,38 @@
 """The hooks of a training run, and the base class of all callbacks.
 
-    on_setup                                  nothing restored yet; a callback may set where checkpoints are
-    on_run_start                              state restored, nothing trained yet; then evaluate if requested
+    on_setup                                  nothing restored yet; a callback may set where
+                                              checkpoints are
+    on_run_start                              state restored, nothing trained yet; then evaluate if
+                                              requested
     for each epoch:
         on_epoch_start
         for each update:
             on_step_start                     the batches of this update are ready
             for each micro-batch: forward, backward
-            on_backward_end                   gradients summed over micro-batches and ranks, divided, clipped
+            on_backward_end                   gradients summed over micro-batches and ranks,
+                                              divided, clipped
             optimizer.step
             on_step_end                       `context.step` updates have been made
-            if requested: evaluate            on_evaluation_start, on_evaluation_batch …, on_evaluation_end
+            if requested: evaluate            on_evaluation_start, on_evaluation_batch …,
+                                              on_evaluation_end
             if requested: save a checkpoint   on_checkpoint
         on_epoch_end                          then evaluate and save if requested
     on_run_end                                after the last evaluation and the last checkpoint
     on_exception                              instead of the rest, after an error
 
-Callbacks of one step are called in the order EVALUATE, SAVE, LOG (`Callback.order`), and in the given order within
-each. An evaluation requested by the first group runs before the second is called, so checkpoints and log lines include
-its result. The state is copied after the last callback, so it includes everything they recorded on this step, and a
-resumed run repeats nothing.
+Callbacks of one step are called in the order EVALUATE, SAVE, LOG (`Callback.order`), and in the
+given order within each. An evaluation requested by the first group runs before the second is
+called, so checkpoints and log lines include its result. The state is copied after the last
+callback, so it includes everything they recorded on this step, and a resumed run repeats nothing.
 
-A callback only observes. It gets a read-only context and never the trainer; it may ask to stop, save or evaluate, and
-the trainer does so. There is one evaluation and one checkpoint folder, whoever asks. An error inside a callback is
-reported once and recorded, the callback is quarantined, and training continues without it. The exception is a
-`critical` callback, whose error ends the run.
+A callback only observes. It gets a read-only context and never the trainer; it may ask to stop,
+save or evaluate, and the trainer does so. There is one checkpoint folder, and one evaluation of the
+trainer's data, whoever asks; a callback may bring data of its own (`evaluation_data`). An error
+inside a callback is reported once and recorded, the callback is quarantined, and training continues
+without it. The exception is a `critical` callback, whose error ends the run.
 
-`Dispatcher` calls the callbacks. A call costs about 0.2 µs for each callback that overrides the method.
+`Dispatcher` calls the callbacks. A call costs about 0.2 µs for each callback that overrides the
+method.
 """
 
 import enum
@@ -104,11 +110,14 @@ class Context:
     logged: Mapping[str, float] = field(default_factory=dict)
     """Values that the task logged in the last update (`metrics.log_scalar`), by name.
 
-    A callback can add values in the same way in `on_step_end`; they then appear in the log and in the update's record."""
+    A callback can add values in the same way in `on_step_end`; they then appear in the log and in
+    the update's record."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Results of the evaluation, or of the last one at other hooks."""
     outputs: Sequence[Any] = ()
-    """The task's outputs in the last update on this rank: a `StepOutput` for each micro-batch, with the ids and losses of its samples."""
+    """The task's outputs in the last update on this rank: a `StepOutput` for each micro-batch, with
+    the ids and losses of its samples.
+    """
     distrusted: str | None = None
     """Why the weights are suspect; None if they are not."""
     checkpoint_plan: CheckpointPlan | None = None
@@ -123,25 +132,38 @@ class Context:
         self.__dict__.update(values)
 
     def distrust(self, reason: str | None) -> None:
-        """Mark checkpoints from now on as suspect, so that they do not replace good ones; None ends this."""
+        """Mark checkpoints from now on as suspect, so that they do not replace good ones; None ends
+        this.
+        """
         self.show(distrusted=reason)
 
     def plan_checkpoints(self, plan: CheckpointPlan) -> None:
-        """In `on_setup`: set where to restore from and save to. The trainer then saves on request and at the end."""
+        """In `on_setup`: set where to restore from and save to. The trainer then saves on request
+        and at the end.
+        """
         if self.checkpoint_plan is not None:
             raise SettingError(
-                f"two callbacks say where checkpoints are: {self.checkpoint_plan.folder} and {plan.folder}",
+                f"two callbacks say where checkpoints are: {self.checkpoint_plan.folder} and"
+                f" {plan.folder}",
                 hint="use one CheckpointCallback",
             )
         self.show(checkpoint_plan=plan)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """In `on_evaluation_end`: add results to the evaluation. The next checkpoint includes them."""
+        """In `on_evaluation_end`: add results to the evaluation. The next checkpoint includes
+        them.
+        """
         self.show(metrics={**self.metrics, **metrics})
 
     def close_at_end(self, resource: Any) -> None:
-        """Have `resource.close()` called once on rank 0, after the last hook of every callback. None is ignored."""
-        if self.rank == 0 and resource is not None and not any(resource is other for other in self.closing):
+        """Have `resource.close()` called once on rank 0, after the last hook of every callback.
+        None is ignored.
+        """
+        if (
+            self.rank == 0
+            and resource is not None
+            and not any(resource is other for other in self.closing)
+        ):
             self.closing.append(resource)
 
     def ask_to_stop(self, reason: str) -> None:
@@ -149,7 +171,9 @@ class Context:
         self.requests.setdefault("stop", reason)
 
     def ask_to_give_up(self, reason: str) -> None:
-        """End the run after this step without an evaluation or a checkpoint, because its state is not worth keeping."""
+        """End the run after this step without an evaluation or a checkpoint, because its state is
+        not worth keeping.
+        """
         self.requests.setdefault("stop", reason)
         self.requests.setdefault("give up", reason)
 
@@ -163,30 +187,49 @@ class Context:
 
 
 class Callback(ABC):
-    """Base class of all callbacks: override the hooks you need. Hooks that are not overridden cost nothing."""
+    """Base class of all callbacks: override the hooks you need. Hooks that are not overridden cost
+    nothing.
+    """
 
     order: ClassVar[Order] = Order.LOG
     """When this callback is called relative to the others."""
     critical: ClassVar[bool] = False
-    """Whether an error in this callback ends the run. If not, it is reported once and the callback is quarantined."""
+    """Whether an error in this callback ends the run. If not, it is reported once and the callback
+    is quarantined.
+    """
     asks: ClassVar[bool] = True
-    """Whether it may ask to stop, save or evaluate. If no callback may, several ranks save three small exchanges per update."""
+    """Whether it may ask to stop, save or evaluate. If no callback may, several ranks save three
+    small exchanges per update.
+    """
     only_rank_0: ClassVar[bool] = False
     """Whether it is called on rank 0 only."""
 
     evaluation_tensors: Sequence[str] = ()
     """Named values of each evaluation batch that it needs, gathered over the ranks."""
     evaluation_data: Callable[[], Iterable[Any]] | None = None
-    """Returns held-out batches; None uses the trainer's own."""
+    """Returns held-out batches; None uses the trainer's own. Several callbacks may bring their own:
+    each is then told about the evaluation of its own data alone.
+    """
 
     def __init_subclass__(cls) -> None:
-        """Refuse a method that is named like a hook but is none, because it would never be called."""
+        """Refuse a method that is named like a hook but is none, because it would never be
+        called.
+        """
         super().__init_subclass__()
         hooks = [name for name in vars(Callback) if name.startswith("on_")]
         for name, value in vars(cls).items():
             if name.startswith("on_") and callable(value) and name not in hooks:
                 hint = did_you_mean(name, hooks, f"the hooks are {', '.join(hooks)}")
-                raise SettingError(f"{cls.__name__}.{name} is not a hook of a training run", hint=hint)
+                raise SettingError(
+                    f"{cls.__name__}.{name} is not a hook of a training run", hint=hint
+                )
+
+    def wants_evaluation(self, moment: str, context: Context) -> bool:
+        """For a callback with `evaluation_data`: return whether to evaluate on it at this hook
+        ("on_run_start", "on_step_end", "on_epoch_end" or "on_run_end"). Must be the same on every
+        rank, so it is asked on all of them.
+        """
+        return moment == "on_run_end"
 
     def on_setup(self, context: Context) -> None:
         """Called before anything is restored."""
@@ -213,7 +256,9 @@ class Callback(ABC):
         """Called before an evaluation."""
 
     def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
-        """Called per evaluation batch; `values` has a list for each of `evaluation_tensors`, one entry per rank with a batch."""
+        """Called per evaluation batch; `values` has a list for each of `evaluation_tensors`, one
+        entry per rank with a batch.
+        """
 
     def on_evaluation_end(self, context: Context) -> None:
         """Called after an evaluation, whose results are in `context.metrics`."""
@@ -228,7 +273,9 @@ class Callback(ABC):
         """Called when training is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resume needs, as plain data and tensors. Part of every checkpoint."""
+        """Return the state that a resume needs, as plain data and tensors. Part of every
+        checkpoint.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -241,12 +288,16 @@ class Dispatcher:
     Only overridden methods are called: a hook that nobody overrides costs a dictionary lookup.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], event: Callable[..., None], *, rank: int = 0) -> None:
+    def __init__(
+        self, callbacks: Sequence[Callback], event: Callable[..., None], *, rank: int = 0
+    ) -> None:
         """`event` records events of the run."""
         here = [callback for callback in callbacks if rank == 0 or not callback.only_rank_0]
         self.callbacks = sorted(here, key=lambda callback: callback.order)
         self.may_ask = any(callback.asks for callback in callbacks)
-        """Whether any callback may ask to stop, save or evaluate. Quarantine does not change it, so all ranks agree."""
+        """Whether any callback may ask to stop, save or evaluate. Quarantine does not change it, so
+        all ranks agree.
+        """
         self.orders = {callback.order for callback in callbacks}
         """The orders that occur among the callbacks."""
         self._event = event
@@ -259,6 +310,17 @@ class Dispatcher:
         table = self._table.get(key)
         if table is None:
             table = self._table[key] = self._listeners(moment, order)
+        self._call(table, moment, arguments)
+
+    def call_these(self, callbacks: Sequence[Callback], moment: str, *arguments: object) -> None:
+        """Call one hook for some of the callbacks, in order."""
+        chosen = set(map(id, callbacks))
+        table = [pair for pair in self._listeners(moment, None) if id(pair[0]) in chosen]
+        self._call(table, moment, arguments)
+
+    def _call(
+        self, table: list[tuple[Callback, Moment]], moment: str, arguments: tuple[object, ...]
+    ) -> None:
         for callback, method in table:
             try:
                 method(*arguments)
@@ -289,6 +351,9 @@ class Dispatcher:
     def _quarantine(self, callback: Callback, moment: str, error: Exception) -> None:
         self._quarantined.add(id(callback))
         self._table = {}
-        name, text = type(callback).__name__, f"{type(error).__name__}: {error}"
-        _logger.warning("%s raised in %s and is switched off; training goes on", name, moment, exc_info=error)
+        name = type(callback).__name__
+        text = f"{type(error).__name__}: {error}"
+        _logger.warning(
+            "%s raised in %s and is switched off; training goes on", name, moment, exc_info=error
+        )
         self._event("quarantine", callback=name, moment=moment, error=text)

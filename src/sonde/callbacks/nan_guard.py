@@ -1,11 +1,12 @@
-"""`NanGuard`: names the first non-finite value, stops a run that will not recover, and protects its good checkpoints.
+"""`NanGuard`: names the first non-finite value, stops a run that will not recover, and protects its
+good checkpoints.
 
     NanGuard(model)
 
-A loss that is NaN for a step may come from one bad batch, and the trainer skips an update whose gradients are not
-finite. The guard reports it and waits for up to `patience` bad steps in a row. Weights that are NaN do not recover: the
-guard asks the run to stop and marks later checkpoints, so that they do not replace good ones. Costs one pass over the
-weights every `weights_every` steps.
+A loss that is NaN for a step may come from one bad batch, and the trainer skips an update whose
+gradients are not finite. The guard reports it and waits for up to `patience` bad steps in a row.
+Weights that are NaN do not recover: the guard asks the run to stop and marks later checkpoints, so
+that they do not replace good ones. Costs one pass over the weights every `weights_every` steps.
 """
 
 import logging
@@ -38,8 +39,12 @@ class NanGuard(Callback):
 
     order: ClassVar[Order] = Order.EVALUATE  # before a checkpoint is saved
 
-    def __init__(self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100) -> None:
-        """`model` is inspected when a value is bad; without it, only the step's values are checked."""
+    def __init__(
+        self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100
+    ) -> None:
+        """`model` is inspected when a value is bad; without it, only the step's values are
+        checked.
+        """
         check_at_least(1, patience=patience, weights_every=weights_every)
         self._model = model
         self._patience = patience

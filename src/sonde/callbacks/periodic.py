@@ -1,31 +1,21 @@
-"""Callbacks that log every few updates: `SimpleLossLoggerCallback`, the learning rate and throughput, and their base class.
+"""Callbacks that log every few updates: the learning rate, the throughput, and their base class.
 
-    SimpleLossLoggerCallback(
-        tensors=["loss"],
-        print_func=lambda values: logging.info("Loss: %.3f", values[0].item()),
-        get_tb_values=lambda values: [("loss", values[0])],
-        tb_writer=writer,
-    )
-
-A value is selected by its name or by a handle, which is anything with a `name`. User functions get tensors, whatever
-the task returned: `values[0].item()` works for a float too.
+A value is selected by its name or by a handle, which is anything with a `name`. User functions get
+tensors, whatever the task returned: `values[0].item()` works for a float too.
 """
 
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sonde.callbacks.base import Callback, Context
 from sonde.errors import SettingError, check_at_least, did_you_mean
-
-Values: TypeAlias = list[Any]
 
 _logger = logging.getLogger("sonde")
 
@@ -39,10 +29,13 @@ class PeriodicCallback(Callback, ABC):
     def __init__(self, step_freq: int = 25, tb_writer: Any = None, *, tensors: object = ()) -> None:
         """`tensors` are the names of the values that it logs."""
         check_at_least(1, step_freq=step_freq)
-        self._names = names_of(tensors)
+        self.names = names_of(tensors)
+        """The names of the values that it logs."""
         self._step_freq = step_freq
-        self._writer = tb_writer
-        self._epoch_started = time.monotonic()
+        self.writer = tb_writer
+        """The TensorBoard writer, or None."""
+        self.epoch_started = time.monotonic()
+        """When the epoch began, by the monotonic clock."""
 
     @abstractmethod
     def log(self, context: Context) -> None:
@@ -50,11 +43,11 @@ class PeriodicCallback(Callback, ABC):
 
     def on_run_start(self, context: Context) -> None:
         """Have the writer closed at the end of the run."""
-        context.close_at_end(self._writer)
+        context.close_at_end(self.writer)
 
     def on_epoch_start(self, context: Context) -> None:
         """Start the clock of the epoch."""
-        self._epoch_started = time.monotonic()
+        self.epoch_started = time.monotonic()
 
     def on_step_end(self, context: Context) -> None:
         """Log the update if it is due."""
@@ -65,10 +58,11 @@ class PeriodicCallback(Callback, ABC):
         """Return whether this update is to be logged."""
         return step == 1 or step % self._step_freq == 0
 
-    def _values(self, context: Context) -> list[Tensor]:
+    def values(self, context: Context) -> list[Tensor]:
         """Return the named values of the step as detached tensors."""
-        picked, values = [], context.tensors
-        for name in self._names:
+        picked = []
+        values = context.tensors
+        for name in self.names:
             if name not in values:
                 raise SettingError(
                     f"the task gives no value called {name!r}",
@@ -78,78 +72,22 @@ class PeriodicCallback(Callback, ABC):
             picked.append(torch.as_tensor(values[name]).detach())
         return picked
 
-    def _write(self, context: Context, numbers: Mapping[str, Any]) -> None:
+    def write(self, context: Context, numbers: Mapping[str, Any]) -> None:
         """Write numbers by their tags to TensorBoard, if there is a writer."""
-        if self._writer is not None:
+        if self.writer is not None:
             for tag, number in numbers.items():
-                self._writer.add_scalar(tag, as_number(number), context.step)
-
-
-class SimpleLossLoggerCallback(PeriodicCallback):
-    """Logs named values of the step every `step_freq` updates."""
-
-    def __init__(
-        self,
-        tensors: str | Sequence[object],
-        print_func: Callable[[Values], object] | None = None,
-        get_tb_values: Callable[[Values], Iterable[Sequence[Any]]] | None = None,
-        log_to_tb_func: Callable[[Any, Values, int], object] | None = None,
-        step_freq: int = 25,
-        tb_writer: Any = None,
-    ) -> None:
-        """`tensors` are names or handles with a `name`; the functions get their values in this order.
-
-        The two TensorBoard functions are called only with a `tb_writer`.
-        """
-        super().__init__(step_freq, tb_writer, tensors=tensors)
-        self._print = print_func
-        self._get_tb_values = get_tb_values
-        self._log_to_tb = log_to_tb_func
-        self._run_started = time.monotonic()
-
-    def on_run_start(self, context: Context) -> None:
-        """Log that training starts."""
-        super().on_run_start(context)
-        self._run_started = time.monotonic()
-        _logger.info("Starting at step %d", context.step)
-
-    def on_epoch_start(self, context: Context) -> None:
-        """Log the start of an epoch."""
-        super().on_epoch_start(context)
-        _logger.info("Starting epoch %d", context.epoch)
-
-    def log(self, context: Context) -> None:
-        """Print and write the values and the duration of the step."""
-        values = self._values(context)
-        _logger.info("Step: %d", context.step)
-        if self._print is not None:
-            self._print(values)
-        if self._writer is not None and self._get_tb_values is not None:
-            for tag, value in self._get_tb_values(values):
-                self._write(context, {tag: value})
-        if self._writer is not None and self._log_to_tb is not None:
-            self._log_to_tb(self._writer, values, context.step)
-        self._write(context, {"misc/step_time": context.step_seconds})
-        _logger.info("Step time: %.4f seconds", context.step_seconds)
-
-    def on_epoch_end(self, context: Context) -> None:
-        """Log the duration of the epoch."""
-        seconds = time.monotonic() - self._epoch_started
-        _logger.info("Finished epoch %d in %s", context.epoch, timedelta(seconds=round(seconds)))
-        self._write(context, {"misc/epoch": context.epoch, "misc/epoch_time": seconds})
-
-    def on_run_end(self, context: Context) -> None:
-        """Log the total duration."""
-        _logger.info("Done in %s", timedelta(seconds=round(time.monotonic() - self._run_started)))
+                self.writer.add_scalar(tag, as_number(number), context.step)
 
 
 class LearningRateCallback(PeriodicCallback):
-    """Writes the learning rate (`param/lr`) of the update just made, after the first and every `step_freq`, on rank 0."""
+    """Writes the learning rate (`param/lr`) of the update just made, after the first and every
+    `step_freq`, on rank 0.
+    """
 
     def log(self, context: Context) -> None:
         """Write the learning rate."""
-        self._write(context, {"param/lr": context.lr})
-        if self._writer is None:
+        self.write(context, {"param/lr": context.lr})
+        if self.writer is None:
             _logger.info("step %d: learning rate %.6g", context.step, context.lr)
 
 
@@ -174,24 +112,32 @@ class ThroughputCallback(PeriodicCallback):
     def log(self, context: Context) -> None:
         """Write the throughput, and count anew."""
         seconds = max(time.monotonic() - self._started, 1e-9)
-        steps, tokens = self._num_steps / seconds, self._num_tokens / seconds
-        self._write(context, {"throughput/steps_per_second": steps, "throughput/tokens_per_second": tokens})
-        if self._writer is None:
+        steps = self._num_steps / seconds
+        tokens = self._num_tokens / seconds
+        self.write(
+            context, {"throughput/steps_per_second": steps, "throughput/tokens_per_second": tokens}
+        )
+        if self.writer is None:
             _logger.info("step %d: %.2f steps/s, %.0f tokens/s", context.step, steps, tokens)
         self._start()
 
     def _start(self) -> None:
         self._started = time.monotonic()
-        self._num_steps, self._num_tokens = 0, 0.0
+        self._num_steps = 0
+        self._num_tokens = 0.0
 
 
 def names_of(tensors: object) -> tuple[str, ...]:
     """Return the names in a list of names and handles. A single one is treated as a list of one."""
     if isinstance(tensors, str) or not isinstance(tensors, Iterable):
         tensors = [tensors]
-    names = [one if isinstance(one, str) else getattr(one, "name", None) for one in tensors]
+    names = [
+        tensor if isinstance(tensor, str) else getattr(tensor, "name", None) for tensor in tensors
+    ]
     if not all(isinstance(name, str) for name in names):
-        raise SettingError(f"a tensor is asked for by its name, or by something that has one, not by {tensors!r}")
+        raise SettingError(
+            f"a tensor is asked for by its name, or by something that has one, not by {tensors!r}"
+        )
     return tuple(map(str, names))
 
 
@@ -201,7 +147,9 @@ def as_number(value: Any) -> float:
 
 
 def numbers_in(values: object) -> dict[str, float]:
-    """Return the results that are single numbers, by name. Lists, strings and other values are left out."""
+    """Return the results that are single numbers, by name. Lists, strings and other values are left
+    out.
+    """
     numbers: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if not isinstance(value, (str, bytes)):

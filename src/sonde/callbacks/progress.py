@@ -1,11 +1,14 @@
-"""`ProgressCallback`: a progress bar on a terminal, one plain line per interval elsewhere, on rank 0.
+"""`ProgressCallback`: a progress bar on a terminal, one plain line per interval elsewhere, on rank
+0.
 
     evaluation after step 150: loss 4.102, bleu 21.4
-    step 200/1000  epoch 2  loss 4.213  lr 0.0005  12,340 tokens/s ━━━━━━━╺━━━━━━━━━━━━━━━━━━ 0:01:05
+    step 200/1000  epoch 2  loss 4.213  lr 0.0005  12,340 tokens/s ━━━━━━━╺━━━━━━━━━━━━━━━━━━
+                                                   0:01:05
 
-Evaluation results are printed above the bar. Tokens are the target tokens of all ranks. Their rate covers about the
-last hundred updates and only the time spent in updates, so an evaluation does not lower it. The remaining time is
-rich's estimate. Costs 1 µs per update: the text is redrawn ten times a second.
+Evaluation results are printed above the bar. Tokens are the target tokens of all ranks. Their rate
+covers about the last hundred updates and only the time spent in updates, so an evaluation does not
+lower it. The remaining time is rich's estimate. Costs 1 µs per update: the text is redrawn ten
+times a second.
 """
 
 import sys
@@ -25,7 +28,9 @@ _REFRESH_SECONDS: Final = 0.1
 
 
 def _screen() -> TextIO:
-    """Return the real standard error: rich's bar looks through one proxy stream, but not through two."""
+    """Return the real standard error: rich's bar looks through one proxy stream, but not through
+    two.
+    """
     stream = sys.stderr
     while hasattr(stream, "rich_proxied_file"):
         stream = stream.rich_proxied_file
@@ -35,8 +40,12 @@ def _screen() -> TextIO:
 class ProgressCallback(PeriodicCallback):
     """Shows the progress of a training run."""
 
-    def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
-        """`max_steps` is the end of the bar, `interval` the number of steps between two lines without a terminal."""
+    def __init__(
+        self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None
+    ) -> None:
+        """`max_steps` is the end of the bar, `interval` the number of steps between two lines
+        without a terminal.
+        """
         check_at_least(1, interval=interval, max_steps=1 if max_steps is None else max_steps)
         super().__init__(interval)
         self._max_steps = max_steps
@@ -53,9 +62,14 @@ class ProgressCallback(PeriodicCallback):
         if not self._console.is_terminal:
             return
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(), console=self._console
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
         )
-        self._task = self._bar.add_task(self._text(context), total=self._max_steps, completed=context.step)
+        self._task = self._bar.add_task(
+            self._text(context), total=self._max_steps, completed=context.step
+        )
         self._bar.start()
 
     def on_step_end(self, context: Context) -> None:
@@ -74,7 +88,11 @@ class ProgressCallback(PeriodicCallback):
 
     def on_evaluation_end(self, context: Context) -> None:
         """Print the results of the evaluation."""
-        found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
+        found = [
+            f"{name} {as_number(value):.4g}"
+            for name, value in context.metrics.items()
+            if name != "weight"
+        ]
         self._print(f"evaluation after step {context.step}: {', '.join(found)}")
 
     def on_run_end(self, context: Context) -> None:
@@ -94,7 +112,8 @@ class ProgressCallback(PeriodicCallback):
             self.log(context)
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)  # rich puts it above the bar
+        # rich puts it above the bar
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _text(self, context: Context) -> str:
         of = f"/{self._max_steps}" if self._max_steps else ""

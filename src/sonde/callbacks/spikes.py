@@ -1,8 +1,9 @@
 """The spike recorder as a callback: it sees every update and warns once when a spike begins.
 
-A trainer with a run has one by default (see `TrainerSettings.watch_spikes`); add your own `SpikeCallback` to use other
-settings. The loss it judges is the mean over all ranks, so all of them see the same spike, and each writes its own
-samples. Single samples are judged by the rank that had them. Every checkpoint contains the detector state of all ranks.
+A trainer with a run has one by default (see `TrainerSettings.watch_spikes`); add your own
+`SpikeCallback` to use other settings. The loss it judges is the mean over all ranks, so all of them
+see the same spike, and each writes its own samples. Single samples are judged by the rank that had
+them. Every checkpoint contains the detector state of all ranks.
 """
 
 import logging
@@ -20,9 +21,11 @@ from sonde.spikes.spike_records import StepDetails
 _logger = logging.getLogger("sonde")
 
 
-def with_spikes(callbacks: Sequence[Callback], run: Run, data: object, *, seed: int) -> Sequence[Callback]:
+def with_spikes(
+    callbacks: Sequence[Callback], run: Run, data: object, *, seed: int
+) -> Sequence[Callback]:
     """Return the callbacks, plus one that records spikes unless there is one already."""
-    if any(isinstance(one, SpikeCallback) for one in callbacks):
+    if any(isinstance(callback, SpikeCallback) for callback in callbacks):
         return callbacks
     dataset = getattr(data, "dataset", None)
     named = {} if dataset is None else {getattr(dataset, "name", ""): dataset}
@@ -35,12 +38,16 @@ class SpikeCallback(Callback):
     asks: ClassVar[bool] = False
 
     def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
-        """`seed` is the training seed. Together with the update number it determines the random numbers of a step."""
+        """`seed` is the training seed. Together with the update number it determines the random
+        numbers of a step.
+        """
         self.recorder = recorder
         self._seed = seed
 
     def on_step_end(self, context: Context) -> None:
-        """Pass the update to the recorder without reading any tensor. Updates without target tokens are left out."""
+        """Pass the update to the recorder without reading any tensor. Updates without target tokens
+        are left out.
+        """
         if not context.weight:
             return
         output = context.outputs[0] if len(context.outputs) == 1 else _joined(context.outputs)
@@ -56,14 +63,16 @@ class SpikeCallback(Callback):
         event = self.recorder.observe(context.step, context.tensors["loss"], **details)
         if event is not None and context.rank == 0:
             _logger.warning(
-                "%s at step %d: %s %.4g, expected %.4g; `sonde spikes %s --step %d` shows its samples",
+                "%s at step %d: %s %.4g, expected %.4g; `sonde spikes %s --step %d` shows its"
+                " samples",
                 *(event.kind, event.first_step, event.metric, event.value, event.baseline),
                 *(context.run_directory or "RUN", event.first_step),
             )
         found = self.recorder.sample_event
         if found is not None and found.is_worth_a_look:
             _logger.info(
-                "a sample of step %d stands out, %.1f deviations above others of its length; `sonde spikes %s --step %d` shows it",
+                "a sample of step %d stands out, %.1f deviations above others of its length; `sonde"
+                " spikes %s --step %d` shows it",
                 *(found.step, found.z[0], context.run_directory or "RUN", found.step),
             )
 
@@ -72,25 +81,35 @@ class SpikeCallback(Callback):
         self.recorder.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the detectors, with the sample detectors of all ranks. Every rank must call it."""
+        """Return the state of the detectors, with the sample detectors of all ranks. Every rank
+        must call it.
+        """
         state = self.recorder.state_dict()
         return {**state, "samples": ranks.gather(state["samples"])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from `state_dict`. If there are more ranks than before, new ones take another rank's state."""
+        """Restore from `state_dict`. If there are more ranks than before, new ones take another
+        rank's state.
+        """
         samples = state.get("samples") or [None]
         self.recorder.load_state_dict({**state, "samples": samples[ranks.rank() % len(samples)]})
 
 
 def _joined(outputs: Sequence[Any]) -> Any:
-    """Return the samples of several micro-batches as if they were one; of none, if this rank ran out of memory."""
+    """Return the samples of several micro-batches as if they were one; of none, if this rank ran
+    out of memory.
+    """
     values = ("sample_losses", "token_losses", "token_counts")
     joined = {name: _in_one([getattr(output, name) for output in outputs]) for name in values}
-    return SimpleNamespace(sample_ids=[sample for output in outputs for sample in output.sample_ids], **joined)
+    return SimpleNamespace(
+        sample_ids=[sample for output in outputs for sample in output.sample_ids], **joined
+    )
 
 
 def _in_one(parts: Sequence[Any]) -> Any:
-    """Join the values of several micro-batches into one tensor, or rows if their widths differ; None if one is missing."""
+    """Join the values of several micro-batches into one tensor, or rows if their widths differ;
+    None if one is missing.
+    """
     if not parts or any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):

@@ -2,11 +2,9 @@
 
 from sonde.checkpoint import CheckpointStore, Keep, load_weights
 
-store = CheckpointStore(Path("checkpoints"))
-store.save(100, {"model": model.state_dict(), "note": "any plain data"})
-step, rejected = store.folder.newest()          # the newest valid one, and the damaged ones that were skipped
-state = store.load(step)
-store.folder.prune(Keep(newest=2))
+store = CheckpointStore(Path("checkpoints")) store.save(100, {"model": model.state_dict(), "note":
+"any plain data"}) step, rejected = store.folder.newest()          # the newest valid one, and the
+damaged ones that were skipped state = store.load(step) store.folder.prune(Keep(newest=2))
 load_weights("checkpoints", model)              # only the weights
 """
 

@@ -1,4 +1,5 @@
-"""A folder of checkpoints: names, verification and removal. Needs no torch, so a laptop can list, verify and prune.
+"""A folder of checkpoints: names, verification and removal. Needs no torch, so a laptop can list,
+verify and prune.
 
     checkpoints/
       step-000000001000/
@@ -7,17 +8,19 @@
         sharded/              the sharded tensors, if there are any
         checksums.json        size and SHA-256 of all of them
 
-A checkpoint appears only when complete: on disk by one rename after everything in it was synced; below a URL once its
-checksums.json exists (records/storage.py). A killed save leaves nothing that could be mistaken for a checkpoint. Saving
-a step again replaces its checkpoint: the old one is kept under a name that is still found until the new one is
-complete. Only folders that this module would create are ever read or removed.
+A checkpoint appears only when complete: on disk by one rename after everything in it was synced;
+below a URL once its checksums.json exists (records/storage.py). A killed save leaves nothing that
+could be mistaken for a checkpoint. Saving a step again replaces its checkpoint: the old one is kept
+under a name that is still found until the new one is complete. Only folders that this module would
+create are ever read or removed.
 
-Pruning keeps the newest k and the best by a metric, and never removes a good checkpoint in favor of a bad one.
+Pruning keeps the newest k and the best by a metric, and never removes a good checkpoint in favor of
+a bad one.
 
     doomed = steps_to_remove(entries, Keep(newest=4, metric="loss"))
 
-A checkpoint saved as distrusted (its weights contained NaN) does not count among the newest k, so it cannot push out a
-good one.
+A checkpoint saved as distrusted (its weights contained NaN) does not count among the newest k, so
+it cannot push out a good one.
 """
 
 import contextlib
@@ -76,8 +79,12 @@ class Keep:
             raise SettingError(f'mode must be "min" or "max", not {self.mode!r}')
 
 
-def steps_to_remove(entries: Mapping[int, About], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
-    """Return the steps that may be removed, oldest first. Of equally good ones the earliest stays."""
+def steps_to_remove(
+    entries: Mapping[int, About], keep: Keep, *, protected: Collection[int] = ()
+) -> list[int]:
+    """Return the steps that may be removed, oldest first. Of equally good ones the earliest
+    stays.
+    """
     if keep.newest <= 0:
         return []
     trusted = sorted(step for step, about in entries.items() if about.distrusted is None)
@@ -85,7 +92,9 @@ def steps_to_remove(entries: Mapping[int, About], keep: Keep, *, protected: Coll
     stay = {*trusted[-keep.newest :], *distrusted[-keep.newest :], *protected}
     values = {step: entries[step].metrics.get(keep.metric or "") for step in trusted}
     measured = {
-        step: value for step, value in values.items() if isinstance(value, (int, float)) and not math.isnan(value)
+        step: value
+        for step, value in values.items()
+        if isinstance(value, (int, float)) and not math.isnan(value)
     }
     if measured:
         stay.add((min if keep.mode == "min" else max)(measured, key=measured.__getitem__))
@@ -94,12 +103,20 @@ def steps_to_remove(entries: Mapping[int, About], keep: Keep, *, protected: Coll
 
 def encode_document(step: int, document: object, about: About) -> bytes:
     """Return the content of state.json."""
-    header = {"format": FORMAT, "version": VERSION, "step": step, **asdict(about), "state": document}
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": step,
+        **asdict(about),
+        "state": document,
+    }
     return encode(header, max_bytes=_MAX_DOCUMENT_BYTES)
 
 
 def read_document(storage: Storage, step: int | None = None) -> dict[str, Any]:
-    """Read a checkpoint's state.json. Only its own fields are verified: that it is the one after `step` updates."""
+    """Read a checkpoint's state.json. Only its own fields are verified: that it is the one after
+    `step` updates.
+    """
     file = f"{storage.where}/{STATE_FILE}"
     try:
         header = decode(storage.read(STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
@@ -108,9 +125,12 @@ def read_document(storage: Storage, step: int | None = None) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DamagedFile(f"{file} is not the state of a checkpoint")
     if header.get("version") != VERSION or not isinstance(header.get("state"), dict):
-        raise DamagedFile(f"{file} has version {header.get('version')!r}", hint=f"this sonde reads version {VERSION}")
+        raise DamagedFile(
+            f"{file} has version {header.get('version')!r}",
+            hint=f"this sonde reads version {VERSION}",
+        )
     if step not in (None, header.get("step")):
-        raise DamagedFile(f"{file} is not the state after {step} updates")
+        raise DamagedFile(f"{file} is not the state after {step} steps")
     return header
 
 
@@ -121,7 +141,10 @@ def fill_checkpoint(storage: Storage, document: bytes, tensors: Payload) -> None
 
 def write_files(storage: Storage, files: Mapping[str, Payload]) -> Entries:
     """Write files in the given order; return the size and digest of each."""
-    return {name: {"num_bytes": len(one), "sha256": storage.write(name, one)} for name, one in files.items()}
+    return {
+        name: {"num_bytes": len(one), "sha256": storage.write(name, one)}
+        for name, one in files.items()
+    }
 
 
 def write_checksums(storage: Storage, entries: Entries) -> None:
@@ -130,7 +153,9 @@ def write_checksums(storage: Storage, entries: Entries) -> None:
 
 
 class CheckpointFolder:
-    """The checkpoints in a folder or below a URL, by the number of updates after which each was saved."""
+    """The checkpoints in a folder or below a URL, by the number of updates after which each was
+    saved.
+    """
 
     def __init__(self, directory: str | os.PathLike[str], *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""
@@ -168,19 +193,26 @@ class CheckpointFolder:
         return read_document(self.at(step), step)
 
     def entries(self) -> dict[int, About]:
-        """Return the checkpoints that this run may prune, oldest first; unreadable ones are left out."""
+        """Return the checkpoints that this run may prune, oldest first; unreadable ones are left
+        out.
+        """
         found = {}
         for step in self.steps():
             with contextlib.suppress(DamagedFile):
                 header = self.document(step)
-                metrics, run_id = header.get("metrics"), header.get("run_id")
+                metrics = header.get("metrics")
+                run_id = header.get("run_id")
                 known = metrics if isinstance(metrics, dict) else {}
                 if self.run_id in (None, run_id):
-                    found[step] = About(run_id=run_id, metrics=known, distrusted=header.get("distrusted"))
+                    found[step] = About(
+                        run_id=run_id, metrics=known, distrusted=header.get("distrusted")
+                    )
         return found
 
     def newest(self) -> tuple[int | None, dict[int, list[str]]]:
-        """Return the newest step whose checkpoint verifies, and what is wrong with each newer one."""
+        """Return the newest step whose checkpoint verifies, and what is wrong with each newer
+        one.
+        """
         rejected: dict[int, list[str]] = {}
         for step in reversed(self.steps()):
             problems = self.problems(step)
@@ -191,7 +223,9 @@ class CheckpointFolder:
 
     @contextlib.contextmanager
     def create(self, step: int) -> Iterator[Storage]:
-        """Create a folder to fill with a checkpoint; an existing one is deleted once the new one is complete."""
+        """Create a folder to fill with a checkpoint; an existing one is deleted once the new one is
+        complete.
+        """
         self._sweep()
         final = _name(step)
         if final in self.storage.folders():
@@ -208,15 +242,22 @@ class CheckpointFolder:
         return self.where(step)
 
     def prune(self, keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
-        """Remove the checkpoints that `keep` does not cover, never a protected one; return the removed steps.
+        """Remove the checkpoints that `keep` does not cover, never a protected one; return the
+        removed steps.
 
-        The list is rebuilt from what is on disk. Nothing is removed unless the newest remaining checkpoint verifies (by
-        size only if it is remote).
+        The list is rebuilt from what is on disk. Nothing is removed unless the newest remaining
+        checkpoint verifies (by size only if it is remote).
         """
         entries = self.entries()
         doomed = steps_to_remove(entries, keep, protected=protected)
-        staying = [step for step in entries if step not in doomed and entries[step].distrusted is None]
-        if not doomed or not staying or self.problems(staying[-1], only_sizes=not self.storage.is_local):
+        staying = [
+            step for step in entries if step not in doomed and entries[step].distrusted is None
+        ]
+        if (
+            not doomed
+            or not staying
+            or self.problems(staying[-1], only_sizes=not self.storage.is_local)
+        ):
             return []
         for step in doomed:
             self.remove(step)
@@ -225,13 +266,14 @@ class CheckpointFolder:
     def remove(self, step: int) -> None:
         """Remove one checkpoint."""
         if step not in self.steps():
-            raise SettingError(f"there is no checkpoint after {step} updates in {self.directory}")
+            raise SettingError(f"there is no checkpoint after {step} steps in {self.directory}")
         self.storage.delete(self._held_as(step))
 
     def set_aside(self, steps: Iterable[int]) -> Path | str:
         """Move checkpoints to a new folder beside the others, where no resume looks; return where.
 
-        Newest first: if this is interrupted, only earlier ones remain, and repeating it completes it.
+        Newest first: if this is interrupted, only earlier ones remain, and repeating it completes
+        it.
         """
         aside = datetime.now(timezone.utc).strftime("set-aside-%Y%m%d-%H%M%S-%f")
         for step in sorted(steps, reverse=True):
@@ -240,7 +282,8 @@ class CheckpointFolder:
 
     def _held_as(self, step: int) -> str:
         """Return the name of a checkpoint's folder, which differs while it is being replaced."""
-        final, folders = _name(step), self.storage.folders()
+        final = _name(step)
+        folders = self.storage.folders()
         aside = f"{_ASIDE}{final}"
         return aside if final not in folders and aside in folders else final
 
@@ -257,12 +300,15 @@ class CheckpointFolder:
     def _is_mine(self, name: str) -> bool:
         """Return whether this run began the folder. Other runs may be saving in the same place."""
         try:
-            return self.run_id is not None and read_document(self.storage.at(name)).get("run_id") == self.run_id
+            return (
+                self.run_id is not None
+                and read_document(self.storage.at(name)).get("run_id") == self.run_id
+            )
         except DamagedFile:
             return False
 
 
-def told_problems(rejected: Mapping[int, Sequence[str]]) -> str:
+def describe_problems(rejected: Mapping[int, Sequence[str]]) -> str:
     """Return one line that says what is wrong with each rejected checkpoint."""
     return "; ".join(f"{_name(step)}: {', '.join(problems)}" for step, problems in rejected.items())
 

@@ -1,15 +1,19 @@
-"""Convert a training state to one JSON document and the bytes of a tensor file, and back, bit for bit.
+"""Convert a training state to one JSON document and the bytes of a tensor file, and back, bit for
+bit.
 
-A state consists of nested dicts, lists and tuples of numbers, strings, bytes, None and tensors: what `state_dict`
-methods return. Anything else is refused on *saving*, with its place in the state, because it could not be restored.
-Tensors that share memory (tied embeddings) are written once and shared again on loading.
+A state consists of nested dicts, lists and tuples of numbers, strings, bytes, None and tensors:
+what `state_dict` methods return. Anything else is refused on *saving*, with its place in the state,
+because it could not be restored. Tensors that share memory (tied embeddings) are written once and
+shared again on loading.
 
-    {"model": {"w": tensor}, "step": 3}   ->   {"model": {"w": {"@tensor": "model/w"}}, "step": 3}  and  {"model/w": tensor}
+    {"model": {"w": tensor}, "step": 3}   ->   {"model": {"w": {"@tensor": "model/w"}}, "step": 3}
+                                               and  {"model/w": tensor}
 
-Sharded tensors (FSDP2) are kept separately: each rank writes its own part to a safetensors file with the parts' places
-in a JSON header, in the layout of `torch.distributed.checkpoint`, which reads the files. Nothing is pickled, so loading
-cannot run code, and the checksums are verified before torch reads them. A checkpoint can be loaded with another number
-of ranks, or in a single process.
+Sharded tensors (FSDP2) are kept separately: each rank writes its own part to a safetensors file
+with the parts' places in a JSON header, in the layout of `torch.distributed.checkpoint`, which
+reads the files. Nothing is pickled, so loading cannot run code, and the checksums are verified
+before torch reads them. A checkpoint can be loaded with another number of ranks, or in a single
+process.
 """
 
 import itertools
@@ -36,7 +40,9 @@ _LAYOUT: Final = {"DCP_VERSION": "1.0", "format": "pt"}
 _RESERVED: Final = frozenset({_TENSOR, _SHARDED, _TUPLE})
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ALIGNED: Final = 64
-"""Alignment in bytes; the format requires 8. Copying to memory aligned to a cache line is a fifth faster."""
+"""Alignment in bytes; the format requires 8. Copying to memory aligned to a cache line is a fifth
+faster.
+"""
 _TYPES: Final = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -64,7 +70,9 @@ def split_state(state: Mapping[str, Any]) -> "Parts":
     return parts
 
 
-def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] = {}) -> Any:
+def join_state(
+    document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] = {}
+) -> Any:
     """Rebuild the state that `split_state` took apart."""
     if isinstance(document, list):
         return [join_state(item, tensors, sharded) for item in document]
@@ -101,9 +109,13 @@ def _split(value: Any, place: str, parts: Parts, names: dict[tuple[object, ...],
     if isinstance(value, Mapping):
         if value.keys() & _RESERVED:
             raise SettingError(
-                f"a key of the state is reserved: {place or 'the state'} has one of {', '.join(sorted(_RESERVED))}"
+                f"a key of the state is reserved: {place or 'the state'} has one of"
+                f" {', '.join(sorted(_RESERVED))}"
             )
-        return {key: _split(item, f"{place}/{key}".lstrip("/"), parts, names) for key, item in value.items()}
+        return {
+            key: _split(item, f"{place}/{key}".lstrip("/"), parts, names)
+            for key, item in value.items()
+        }
     if type(value) in (list, tuple):
         items = [_split(item, f"{place}/{index}", parts, names) for index, item in enumerate(value)]
         return {_TUPLE: items} if type(value) is tuple else items
@@ -114,16 +126,20 @@ def _split(value: Any, place: str, parts: Parts, names: dict[tuple[object, ...],
     )
 
 
-def _keep(tensor: Tensor, place: str, tensors: dict[str, Tensor], names: dict[tuple[object, ...], str]) -> str:
+def _keep(
+    tensor: Tensor, place: str, tensors: dict[str, Tensor], names: dict[tuple[object, ...], str]
+) -> str:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise SettingError(
-            f"{place} is a tensor of a kind that a checkpoint cannot hold", cause=f"layout {tensor.layout}"
+            f"{place} is a tensor of a kind that a checkpoint cannot hold",
+            cause=f"layout {tensor.layout}",
         )
     tensor = tensor.detach()
     same = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
     if tensor.numel() and same in names:
         return names[same]
-    name, number = place, 1
+    name = place
+    number = 1
     while name in tensors:  # {"a": {"b": …}, "a/b": …} would collide
         number += 1
         name = f"{place}#{number}"
@@ -135,19 +151,25 @@ def _keep(tensor: Tensor, place: str, tensors: dict[str, Tensor], names: dict[tu
 class TensorImage:
     """The bytes of a safetensors file, in memory that is allocated once and refilled at every save.
 
-    Training waits only while the tensors are copied into place; a thread then writes the file from this memory without
-    another copy. The widest types come first, as the format requires, so that every tensor is aligned.
+    Training waits only while the tensors are copied into place; a thread then writes the file from
+    this memory without another copy. The widest types come first, as the format requires, so that
+    every tensor is aligned.
     """
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def fill(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> memoryview:
-        """Copy the tensors and return the file's bytes, valid until the next call; `metadata` goes into the header."""
+    def fill(
+        self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    ) -> memoryview:
+        """Copy the tensors and return the file's bytes, valid until the next call; `metadata` goes
+        into the header.
+        """
         unknown = [name for name, tensor in tensors.items() if tensor.dtype not in _TYPES]
         if unknown:
             raise SettingError(
-                f"{unknown[0]} is a tensor of {tensors[unknown[0]].dtype}, which a checkpoint cannot hold"
+                f"{unknown[0]} is a tensor of {tensors[unknown[0]].dtype}, which a checkpoint"
+                " cannot hold"
             )
         names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
         sources = [tensors[name] for name in names]
@@ -155,11 +177,16 @@ class TensorImage:
         places = list(itertools.pairwise(ends))
         entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         for name, source, place in zip(names, sources, places, strict=True):
-            entries[name] = {"dtype": _TYPES[source.dtype], "shape": list(source.shape), "data_offsets": place}
+            entries[name] = {
+                "dtype": _TYPES[source.dtype],
+                "shape": list(source.shape),
+                "data_offsets": place,
+            }
         header = json.dumps(entries, separators=(",", ":")).encode()
         header += b" " * (-(8 + len(header)) % _ALIGNED)
         start = 8 + len(header)
-        num_bytes, is_on_gpu = start + ends[-1], any(source.is_cuda for source in sources)
+        num_bytes = start + ends[-1]
+        is_on_gpu = any(source.is_cuda for source in sources)
         if len(self._memory) < num_bytes:
             self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_on_gpu)
         content = self._memory[start:]
@@ -167,8 +194,8 @@ class TensorImage:
             content[first:end].view(source.dtype).view(source.shape)
             for source, (first, end) in zip(sources, places, strict=True)
         ]
-        if copies:
-            torch._foreach_copy_(copies, sources, non_blocking=True)
+        for copy, source in zip(copies, sources, strict=True):
+            copy.copy_(source, non_blocking=True)
         if is_on_gpu:
             torch.cuda.synchronize()
         image = self._memory.numpy().data[:num_bytes]
@@ -193,16 +220,20 @@ def part_name(rank: int) -> str:
 def own_part(
     sharded: Mapping[str, Tensor], chunks: dict[object, ChunkStorageMetadata]
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return what this rank saves of sharded tensors, not copied, and the header that says where it belongs.
+    """Return what this rank saves of sharded tensors, not copied, and the header that says where it
+    belongs.
 
-    Of the ranks that hold the same values, only the first saves them. `chunks` keeps the places of the parts for the
-    next time, because torch takes a millisecond to find that of a large tensor.
+    Of the ranks that hold the same values, only the first saves them. `chunks` keeps the places of
+    the parts for the next time, because torch takes a millisecond to find that of a large tensor.
     """
-    parts, places = {}, {}
+    parts = {}
+    places = {}
     for name, tensor in sharded.items():
         assert isinstance(tensor, DTensor)
         place = tensor.device_mesh.get_coordinate()
-        if place is None or any(at for at, kind in zip(place, tensor.placements, strict=True) if kind.is_replicate()):
+        if place is None or any(
+            at for at, kind in zip(place, tensor.placements, strict=True) if kind.is_replicate()
+        ):
             continue
         layout = tensor.shape, tensor.device_mesh, tensor.placements
         if layout not in chunks:
@@ -216,7 +247,9 @@ def own_part(
 
 
 def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, Tensor]:
-    """Load the sharded tensors of a verified checkpoint: sharded like `template`, or whole without it."""
+    """Load the sharded tensors of a verified checkpoint: sharded like `template`, or whole without
+    it.
+    """
     reader = HuggingFaceStorageReader(str(shards))
     if template is None:
         parts = {

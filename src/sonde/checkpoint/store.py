@@ -5,27 +5,30 @@
     step, rejected = store.folder.newest()
     state = store.load(step)
 
-`snapshot` copies a state to memory and returns a function that writes it to disk, possibly in another thread; `save`
-does both. A sharded state (FSDP2) is saved by all ranks together, each of which writes its own part:
+`snapshot` copies a state to memory and returns a function that writes it to disk, possibly in
+another thread; `save` does both. A sharded state (FSDP2) is saved by all ranks together, each of
+which writes its own part:
 
-    snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the directory, and all agree on it
-    write       in any thread: each rank writes its part and tells the others its size and digest; rank 0 then adds the
+    snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the
+                directory, and all agree on it
+    write       in any thread: each rank writes its part and tells the others its size and digest;
+                rank 0 then adds the
                 rest of the state and the checksums, and gives the directory its name
 
-Threads have a process group of their own, so they never interfere with the collectives of training. If a rank fails to
-write or dies, all others are told, and nothing appears under the checkpoint's name.
+Threads have a process group of their own, so they never interfere with the collectives of training.
+If a rank fails to write or dies, all others are told, and nothing appears under the checkpoint's
+name.
 
-A `BackgroundSaver` writes in a thread and prunes old checkpoints. Training waits only for the copy, unless the previous
-save is still being written: then it waits for that first, so that memory holds at most one copy of the state. No
-failure is lost: it appears in the next `finished`, which the training loop checks at every step. With a sharded state,
-every rank saves its part this way; rank 0, which completes the checkpoint, reports success, and any rank reports a
-failure.
+A `BackgroundSaver` writes in a thread and prunes old checkpoints. Training waits only for the copy,
+unless the previous save is still being written: then it waits for that first, so that memory holds
+at most one copy of the state. No failure is lost: it appears in the next `finished`, which the
+training loop checks at every step. With a sharded state, every rank saves its part this way; rank
+0, which completes the checkpoint, reports success, and any rank reports a failure.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -48,16 +51,27 @@ from sonde.checkpoint.folder import (
     write_checksums,
     write_files,
 )
-from sonde.checkpoint.state import TensorImage, is_sharded, join_state, load_sharded, own_part, part_name, split_state
+from sonde.checkpoint.state import (
+    TensorImage,
+    is_sharded,
+    join_state,
+    load_sharded,
+    own_part,
+    part_name,
+    split_state,
+)
 from sonde.errors import DamagedFile, SondeError
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import Payload, Storage, storage_at
+from sonde.records.worker import Worker
 
 _MARGIN_BYTES = 65536
 
 
 Write: TypeAlias = Callable[[], Path | str | None]
-"""Writes a copied state and returns where it is, or None if another rank completes it. Valid until the next copy."""
+"""Writes a copied state and returns where it is, or None if another rank completes it. Valid until
+the next copy.
+"""
 
 
 class CheckpointStore:
@@ -74,9 +88,11 @@ class CheckpointStore:
         self._space_checked = False
 
     def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path | str:
-        """Save `state` as the checkpoint after `step` updates and return where it is. An existing one is replaced.
+        """Save `state` as the checkpoint after `step` updates and return where it is. An existing
+        one is replaced.
 
-        A state with sharded tensors must be saved by every rank at the same time; a failure on any is raised on all.
+        A state with sharded tensors must be saved by every rank at the same time; a failure on any
+        is raised on all.
         """
         write = self.snapshot(step, state, about)
         with _all_or_none() if is_sharded(state) else nullcontext():
@@ -84,21 +100,25 @@ class CheckpointStore:
         return self.folder.where(step)
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Write:
-        """Copy a state to memory, so that later changes do not affect it, and return what writes the copy.
+        """Copy a state to memory, so that later changes do not affect it, and return what writes
+        the copy.
 
-        Each rank copies its own shards. The first time, it is checked that there is room on the disk.
+        Each rank copies its own shards. The first time, it is checked that there is room on the
+        disk.
         """
         about = about or About(run_id=self.folder.run_id)
         if is_sharded(state):
             return self._sharded_snapshot(step, state, about)
         parts = split_state(state)
-        document, tensors = encode_document(step, parts.document, about), self._tensors.fill(parts.tensors)
+        document = encode_document(step, parts.document, about)
+        tensors = self._tensors.fill(parts.tensors)
         self._check_space(len(document) + len(tensors))
         return partial(self.folder.write, step, document, tensors)
 
     def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Write:
         """Copy this rank's part. A failure on any rank is raised on all."""
-        rank, where = ranks.rank(), ""
+        rank = ranks.rank()
+        where = ""
         group = self._group = self._group or dist.new_group(backend="gloo")
         with ExitStack() as making:
             with _all_or_none():
@@ -106,12 +126,14 @@ class CheckpointStore:
                 part = self._part.fill(*own_part(split.sharded, self._chunks))
                 files: dict[str, Payload] = {f"{SHARD_FOLDER}/{part_name(rank)}": part}
                 if rank == 0:
-                    document, tensors = encode_document(step, split.document, about), self._tensors.fill(split.tensors)
+                    document = encode_document(step, split.document, about)
+                    tensors = self._tensors.fill(split.tensors)
                     files = {STATE_FILE: document, TENSOR_FILE: tensors, **files}
                     self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
                     where = str(making.enter_context(self.folder.create(step)).where)
             place = storage_at(ranks.gather(where)[0])
-            completing = making.pop_all()  # on rank 0: gives the folder its name at the end, or removes it on failure
+            # on rank 0: gives the folder its name at the end, or removes it on failure
+            completing = making.pop_all()
 
         def write() -> Path | str | None:
             with completing:
@@ -120,7 +142,9 @@ class CheckpointStore:
                 of_ranks = ranks.gather(entries, group)
                 if rank > 0:
                     return None
-                write_checksums(place, {name: one for entries in of_ranks for name, one in entries.items()})
+                write_checksums(
+                    place, {name: one for entries in of_ranks for name, one in entries.items()}
+                )
             return self.folder.where(step)
 
         return write
@@ -133,8 +157,8 @@ class CheckpointStore:
     def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Load and verify the state of a checkpoint.
 
-        Sharded tensors are returned whole, or sharded like those of `template`, a state of the same structure; every
-        rank must call this then.
+        Sharded tensors are returned whole, or sharded like those of `template`, a state of the same
+        structure; every rank must call this then.
         """
         return read_checkpoint(self.folder.at(step), step, template)[1]
 
@@ -142,16 +166,22 @@ class CheckpointStore:
 def read_checkpoint(
     storage: Storage, step: int | None = None, template: Mapping[str, Any] | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Return the step and the state of the checkpoint in a folder, verified. Raises if it is not the one after `step`."""
+    """Return the step and the state of the checkpoint in a folder, verified. Raises if it is not
+    the one after `step`.
+    """
     with storage.local_copy() as path:
         problems = verify_checksums(path)
         if problems:
-            raise DamagedFile(f"the checkpoint {storage.where} cannot be used", cause="; ".join(problems))
+            raise DamagedFile(
+                f"the checkpoint {storage.where} cannot be used", cause="; ".join(problems)
+            )
         header = read_document(storage_at(path), step)
         try:
             tensors = load_file(path / TENSOR_FILE)
         except (OSError, SafetensorError) as error:
-            raise DamagedFile(f"the checkpoint {storage.where} cannot be read", cause=str(error)) from error
+            raise DamagedFile(
+                f"the checkpoint {storage.where} cannot be read", cause=str(error)
+            ) from error
         shards = path / SHARD_FOLDER
         parts = load_sharded(shards, template) if shards.is_dir() else {}
         return int(header["step"]), join_state(header["state"], tensors, parts)
@@ -169,7 +199,9 @@ def _all_or_none(group: dist.ProcessGroup | None = None) -> Iterator[None]:
         told = ranks.gather(error, group)
     for rank, failed in enumerate(told):
         if failed:
-            raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failed}")
+            raise SondeError(
+                "a sharded checkpoint could not be saved", cause=f"rank {rank}: {failed}"
+            )
 
 
 class Outcome(NamedTuple):
@@ -183,6 +215,11 @@ class Outcome(NamedTuple):
     """Why the save failed; None if it succeeded."""
 
 
+def _raise_nothing(error: Exception) -> None:
+    """Drop an error: a save reports its own as an outcome."""
+    del error
+
+
 class BackgroundSaver:
     """Saves to one store, one checkpoint at a time."""
 
@@ -191,24 +228,25 @@ class BackgroundSaver:
         self._protected = protected
         self._store = store
         self._keep = keep
-        # Kept, because starting a new one takes a while on a busy machine.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-checkpoint")
-        self._writing: Future[None] | None = None
+        self._worker = Worker("sonde-checkpoint", on_error=_raise_nothing)
         self.outcomes: deque[Outcome] = deque()
         """The saves that ended and that `finished` has not returned yet."""
 
     def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
-        """Copy the state and start writing it. With a sharded state, every rank copies and writes its part."""
+        """Copy the state and start writing it. With a sharded state, every rank copies and writes
+        its part.
+        """
         self.wait()
         try:
-            self._writing = self._thread.submit(self._write, step, self._store.snapshot(step, state, about))
+            write = self._store.snapshot(step, state, about)
+            self._worker.do(partial(self._write, step, write))
         except (OSError, SondeError) as error:
             self._fail(step, error)
 
     @property
     def is_busy(self) -> bool:
         """True if a save is still being written."""
-        return self._writing is not None and not self._writing.done()
+        return self._worker.is_busy
 
     def finished(self) -> list[Outcome]:
         """Return the saves that ended since the last call."""
@@ -216,8 +254,11 @@ class BackgroundSaver:
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
-        if self._writing is not None:
-            self._writing.result()
+        self._worker.flush()
+
+    def close(self) -> None:
+        """Wait until nothing is being written, and end the thread."""
+        self._worker.close()
 
     def _write(self, step: int, write: Write) -> None:
         try:
@@ -225,7 +266,8 @@ class BackgroundSaver:
             if path is not None:
                 removed = self._store.folder.prune(self._keep, protected=self._protected)
                 self.outcomes.append(Outcome(step=step, path=path, removed=removed))
-        except Exception as error:  # noqa: BLE001  nothing catches errors in a thread: the loop gets them as outcomes
+        except Exception as error:  # noqa: BLE001
+            # nothing catches errors in a thread: the loop gets them as outcomes
             self._fail(step, error)
 
     def _fail(self, step: int, error: Exception) -> None:

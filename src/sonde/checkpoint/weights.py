@@ -16,7 +16,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from sonde.checkpoint.folder import STATE_FILE, About, CheckpointFolder, encode_document, fill_checkpoint, told_problems
+from sonde.checkpoint.folder import (
+    STATE_FILE,
+    About,
+    CheckpointFolder,
+    describe_problems,
+    encode_document,
+    fill_checkpoint,
+)
 from sonde.checkpoint.state import TensorImage, split_state
 from sonde.checkpoint.store import read_checkpoint
 from sonde.errors import DamagedFile, RunNotFound, SettingError
@@ -26,10 +33,11 @@ from sonde.records.storage import Storage, storage_at
 
 
 def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
-    """Load the weights of a checkpoint into `model`; return the number of updates they were trained for.
+    """Load the weights of a checkpoint into `model`; return the number of updates they were trained
+    for.
 
-    `path` is a checkpoint, a folder of checkpoints or a run; for the latter two, the newest valid checkpoint is used. A
-    model with other shapes is refused and left unchanged.
+    `path` is a checkpoint, a folder of checkpoints or a run; for the latter two, the newest valid
+    checkpoint is used. A model with other shapes is refused and left unchanged.
     """
     found = find_checkpoint(path)
     step, weights = read_weights(found)
@@ -38,12 +46,15 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
     if any(isinstance(module, FSDPModule) for module in target.modules()):
         set_model_state_dict(target, dict(weights), options=StateDictOptions(full_state_dict=True))
     else:
-        target.load_state_dict(weights)  # the function above does not know the names of a compiled model
+        # the function above does not know the names of a compiled model
+        target.load_state_dict(weights)
     return step
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
-    """Return the checkpoint that a path or URL refers to: itself, or the newest valid one in a folder or run."""
+    """Return the checkpoint that a path or URL refers to: itself, or the newest valid one in a
+    folder or run.
+    """
     storage = storage_at(path)
     with contextlib.suppress(OSError), storage.open(STATE_FILE):
         return storage
@@ -54,7 +65,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
     if step is None:
         raise RunNotFound(
             f"there is no usable checkpoint at {path}",
-            cause=told_problems(rejected) or "nothing there looks like a checkpoint",
+            cause=describe_problems(rejected) or "nothing there looks like a checkpoint",
             hint="give a checkpoint, a folder of checkpoints, or the directory of a run",
         )
     return folder.at(step)
@@ -65,20 +76,24 @@ def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
     step, state = read_checkpoint(storage)
     if "model" not in state:
         raise DamagedFile(
-            f"the checkpoint {storage.where} holds no weights", cause=f"it has {', '.join(state) or 'nothing'}"
+            f"the checkpoint {storage.where} holds no weights",
+            cause=f"it has {', '.join(state) or 'nothing'}",
         )
     return step, state["model"]
 
 
 def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
-    """Return the float64 mean of several checkpoints' weights; non-float tensors come from the last one."""
+    """Return the float64 mean of several checkpoints' weights; non-float tensors come from the last
+    one.
+    """
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
-    for one in checkpoints:
-        _, weights = read_weights(one)
+    for checkpoint in checkpoints:
+        _, weights = read_weights(checkpoint)
         if last and _forms(weights) != _forms(last):
             raise SettingError(
-                f"{one.where} holds other weights than {checkpoints[0].where}", hint="average checkpoints of one model"
+                f"{checkpoint.where} holds other weights than {checkpoints[0].where}",
+                hint="average checkpoints of one model",
             )
         for name, tensor in weights.items():
             if tensor.is_floating_point():
@@ -96,9 +111,13 @@ def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path | str:
     where = folder.storage.at(name).where
     if name in folder.storage.folders():
         raise SettingError(f"{where} exists already", hint="remove it to average again")
-    document, tensors, _ = split_state({"model": average_weights([folder.at(step) for step in steps])})
+    document, tensors, _ = split_state(
+        {"model": average_weights([folder.at(step) for step in steps])}
+    )
     with folder.storage.create(name) as new:
-        fill_checkpoint(new, encode_document(steps[-1], document, About()), TensorImage().fill(tensors))
+        fill_checkpoint(
+            new, encode_document(steps[-1], document, About()), TensorImage().fill(tensors)
+        )
     return where
 
 
@@ -108,15 +127,22 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def _forms(weights: Mapping[str, Any], *, with_types: bool = False) -> dict[str, str]:
-    return {name: f"{list(one.shape)}{f' {one.dtype}' if with_types else ''}" for name, one in weights.items()}
+    return {
+        name: f"{list(one.shape)}{f' {one.dtype}' if with_types else ''}"
+        for name, one in weights.items()
+    }
 
 
-def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
-    """Raise if the weights do not fit the model, before anything is loaded, so that no model is half loaded.
+def check_fit(
+    path: Path | str, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False
+) -> None:
+    """Raise if the weights do not fit the model, before anything is loaded, so that no model is
+    half loaded.
 
     With `with_types`, different dtypes are refused too, for a state that must continue exactly.
     """
-    there, here = _forms(weights, with_types=with_types), _forms(bare(model).state_dict(), with_types=with_types)
+    there = _forms(weights, with_types=with_types)
+    here = _forms(bare(model).state_dict(), with_types=with_types)
     problems = [f"the checkpoint lacks {name}" for name in here if name not in there]
     problems += [f"the model lacks {name}" for name in there if name not in here]
     problems += [
@@ -127,5 +153,6 @@ def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module,
     if problems:
         raise SettingError(
             f"the weights in {path} do not fit the model",
-            cause="; ".join(problems[:10]) + (f"; and {len(problems) - 10} more" if len(problems) > 10 else ""),
+            cause="; ".join(problems[:10])
+            + (f"; and {len(problems) - 10} more" if len(problems) > 10 else ""),
         )

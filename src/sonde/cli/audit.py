@@ -1,4 +1,6 @@
-"""`sonde audit DATA`: read a corpus before training and report the texts that do not belong in it."""
+"""`sonde audit DATA`: read a corpus before training and report the texts that do not belong in
+it.
+"""
 
 import contextlib
 import functools
@@ -23,7 +25,7 @@ from sonde.records.values import encode
 from sonde.report import wording
 from sonde.report.html.markup import Markup, bar, left_out, section, table, tag
 from sonde.report.html.page import document
-from sonde.texts.audit import Audit, AuditSettings, Finding
+from sonde.texts.audit import Audit, AuditFinding, AuditSettings
 from sonde.texts.audit import audit as audit_corpus
 from sonde.texts.corpora import Corpus, open_corpus
 from sonde.texts.languages import language_name
@@ -38,13 +40,17 @@ class AuditOptions:
     """The options of `sonde audit`."""
 
     field: Annotated[list[str], Parameter(consume_multiple=True)] | None = None
-    """JSON Lines field of the text (default: `text`), or two fields for source and target. Dots select nested fields."""
+    """JSON Lines field of the text (default: `text`), or two fields for source and target. Dots
+    select nested fields.
+    """
     split: str | None = None
     """Split of a data directory to audit (default: the first split)."""
     near_duplicates: Annotated[bool, Parameter(negative="--no-near-duplicates")] = True
     """Also look for near-duplicate texts."""
     similarity: float = 0.8
-    """Two texts are near-duplicates when they share at least this fraction of their word trigrams."""
+    """Two texts are near-duplicates when they share at least this fraction of their word
+    trigrams.
+    """
     least: float = 0.5
     """Minimum strength of a finding, from 0 to 1."""
     show: int = 3
@@ -56,9 +62,13 @@ class AuditOptions:
     html: Path | None = None
     """Write an HTML page with the clearest findings of each kind."""
     skip: Path | None = None
-    """Write the flagged samples to a skip list. A language model's data directory also needs --block-size."""
+    """Write the flagged samples to a skip list. A language model's data directory also needs
+    --block-size.
+    """
     block_size: int | None = None
-    """Block size in tokens, as in training. The skip list then names the blocks that contain flagged texts."""
+    """Block size in tokens, as in training. The skip list then names the blocks that contain
+    flagged texts.
+    """
     findings: Path | None = None
     """Write every finding to this file, one JSON document per line."""
     json: bool = False
@@ -66,15 +76,19 @@ class AuditOptions:
 
 
 def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None:
-    """Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.
+    """Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates,
+    bad pairs.
 
     Parameters
     ----------
     data
-        A text file with one document per line, two parallel files ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are decompressed.
+        A text file with one document per line, two parallel files ('corpus.{en,de}'), a JSON Lines
+            file, or a data directory. gz and zst are decompressed.
     """
     settings = AuditSettings(**picked(options, "least", "near_duplicates", "similarity"))
-    corpus = open_corpus(list(map(Path, expand_braces(data))), fields=options.field or (), split=options.split)
+    corpus = open_corpus(
+        list(map(Path, expand_braces(data))), fields=options.field or (), split=options.split
+    )
     if options.skip and corpus.form == "data" and not corpus.is_parallel and not options.block_size:
         cause = "a language model's samples are blocks of several texts"
         raise SettingError("--skip needs --block-size here", cause=cause)
@@ -84,19 +98,29 @@ def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None
         report = stack.enter_context(progress_on(Console(stderr=True)))
         file = stack.enter_context(output_file(options.findings)) if options.findings else None
         on_progress = functools.partial(report, "audit", "")
-        on_finding = (lambda finding: file.write(encode(_as_json(finding, corpus)))) if file else None
-        told: dict[str, Any] = {"num_under_way": num_under_way, "on_progress": on_progress, "on_finding": on_finding}
-        done = audit_corpus(corpus, settings, executor=pool, **told)
+        on_finding = (
+            (lambda finding: file.write(encode(_as_json(finding, corpus)))) if file else None
+        )
+        values: dict[str, Any] = {
+            "num_under_way": num_under_way,
+            "on_progress": on_progress,
+            "on_finding": on_finding,
+        }
+        done = audit_corpus(corpus, settings, executor=pool, **values)
     if options.html:
         write_output(options.html, render_html(done).encode())
     if options.skip:
-        write_skip_list(options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}")
+        write_skip_list(
+            options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}"
+        )
     seconds = time.monotonic() - started
     tell(_document(done), lambda console: _show(console, done, options, seconds), json=options.json)
 
 
 def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
-    """Return the findings as training samples: pairs, blocks of a language model, or 0-based lines of plain text."""
+    """Return the findings as training samples: pairs, blocks of a language model, or 0-based lines
+    of plain text.
+    """
     corpus = done.corpus
     if corpus.form == "data" and not corpus.is_parallel:
         assert block_size
@@ -104,7 +128,13 @@ def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
         starts, sizes = tokens.spans(done.flagged)
         lasts = np.maximum(starts, starts + sizes - 1)
         spans = zip((starts // block_size).tolist(), (lasts // block_size).tolist(), strict=True)
-        return SkipList({corpus.name: sorted({block for first, last in spans for block in range(first, last + 1)})})
+        return SkipList(
+            {
+                corpus.name: sorted(
+                    {block for first, last in spans for block in range(first, last + 1)}
+                )
+            }
+        )
     found = done.samples if corpus.is_parallel and not corpus.fields else done.flagged
     return SkipList({corpus.name: found.tolist()})
 
@@ -113,12 +143,16 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
     what = "pairs" if done.corpus.is_parallel else "texts"
     share = len(done.flagged) / max(done.num_texts, 1)
     console.print(
-        f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}, in {wording.duration(seconds)}: {len(done.flagged):,} stand out ({share:.2%})"
+        f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}, in"
+        f" {wording.duration(seconds)}: {len(done.flagged):,} stand out ({share:.2%})"
     )
     if not done.counts:
         return
     counts = done.counts.items()
-    rows = ((kind.replace("_", " "), f"{count:,}", f"{count / done.num_texts:.3%}") for kind, count in counts)
+    rows = (
+        (kind.replace("_", " "), f"{count:,}", f"{count / done.num_texts:.3%}")
+        for kind, count in counts
+    )
     print_rows(console, ("kind", f">{what}", ">share"), rows)
     shown = dict.fromkeys(done.counts, 0)
     for finding in done.findings:
@@ -126,7 +160,10 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
             continue
         shown[finding.kind] += 1
         console.print()
-        head = f"{finding.kind.replace('_', ' ')}  {finding.strength:.2f}  {done.corpus.place(finding.number)}"
+        head = (
+            f"{finding.kind.replace('_', ' ')}  {finding.strength:.2f} "
+            f" {done.corpus.place(finding.number)}"
+        )
         console.print(Text(head, style="bold"))
         console.print(Text(f"  {wording.visible(finding.text)[:300]}"))
         console.print(Text(f"  {'; '.join(finding.evidence)}", style="dim"))
@@ -136,32 +173,45 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
 
 
 def render_html(done: Audit) -> str:
-    """Render the audit as an HTML page: a count per kind, and the clearest findings with their text."""
+    """Render the audit as an HTML page: a count per kind, and the clearest findings with their
+    text.
+    """
     kinds: list[tuple[Markup | str, ...]] = []
     parts = []
     for kind, count in done.counts.items():
-        title, filled = kind.replace("_", " ").capitalize(), bar(count / max(done.counts.values()))
+        title = kind.replace("_", " ").capitalize()
+        filled = bar(count / max(done.counts.values()))
         share = wording.percent(count / done.num_texts)
         kinds.append((tag("a", title, href=f"#{kind}"), f"{count:,}", share, filled))
-        found = [one for one in done.findings if one.kind == kind][:_MAX_LISTED]
+        found = [finding for finding in done.findings if finding.kind == kind][:_MAX_LISTED]
         rows: list[tuple[Markup | str, ...]] = []
         for one in found:
-            place, text = tag("code", done.corpus.place(one.number)), tag("code", wording.shortened(one.text, 300))
+            place = tag("code", done.corpus.place(one.number))
+            text = tag("code", wording.shortened(one.text, 300))
             rows.append((place, f"{one.strength:.2f}", text, "; ".join(one.evidence)))
         listed = table(("where", "strength", "text", "why"), rows, right=("strength",))
         parts.append(section(title, listed, left_out(count - len(rows)), id=kind))
-    what, languages = "pairs" if done.corpus.is_parallel else "texts", ", ".join(map(language_name, done.languages))
-    size = f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}" if languages else None
+    what = "pairs" if done.corpus.is_parallel else "texts"
+    languages = ", ".join(map(language_name, done.languages))
+    size = (
+        f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}"
+        if languages
+        else None
+    )
     share = wording.percent(len(done.flagged) / max(done.num_texts, 1))
     stand_out = tag("p", f"{len(done.flagged):,} stand out ({share}).", class_="state")
     name = tag("h1", " and ".join(str(path) for path in done.corpus.paths))
     head = tag("header", tag("p", "sonde audit", class_="kicker"), name, tag("p", size), stand_out)
-    counted = section("Kinds", table(("kind", "found", "share", "of all"), kinds, right=("found", "share")))
-    foot = tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus.")
+    counted = section(
+        "Kinds", table(("kind", "found", "share", "of all"), kinds, right=("found", "share"))
+    )
+    foot = tag(
+        "footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus."
+    )
     return document(f"{done.corpus.paths[0].name} – sonde audit", head, counted, parts, foot)
 
 
-def _as_json(finding: Finding, corpus: Corpus) -> dict[str, object]:
+def _as_json(finding: AuditFinding, corpus: Corpus) -> dict[str, object]:
     place = {"sample": finding.number} if corpus.form == "data" else {"line": finding.number + 1}
     found = {"kind": finding.kind, "strength": round(finding.strength, 3), **place}
     return {**found, "text": finding.text, "evidence": list(finding.evidence)}

@@ -1,4 +1,6 @@
-"""`sonde checkpoints RUN`: list, verify, prune or average the checkpoints of a run. Only averaging needs torch."""
+"""`sonde checkpoints RUN`: list, verify, prune or average the checkpoints of a run. Only averaging
+needs torch.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,11 @@ def checkpoints(
         if averaged:
             console.print(Text(f"averaged into {averaged}"))
 
-    document = {"checkpoints": rows, "removed": removed, "average": str(averaged) if averaged else None}
+    document = {
+        "checkpoints": rows,
+        "removed": removed,
+        "average": str(averaged) if averaged else None,
+    }
     tell(document, show, json=json)
     return 1 if any(row["problems"] for row in rows) else 0
 
@@ -70,7 +76,9 @@ def checkpoints(
 def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
     layout = RunLayout(run)
     if layout.manifest.is_file():
-        return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id)
+        return CheckpointFolder(
+            checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id
+        )
     folder = CheckpointFolder(run)
     if not folder.steps():
         hint = "give the directory of a run, or a folder of checkpoints"
@@ -81,7 +89,9 @@ def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
 def _average(folder: CheckpointFolder, number: int) -> Path | str:
     steps = folder.steps()
     if not 1 <= number <= len(steps):
-        raise SettingError(f"--average {number} needs as many checkpoints, and there are {len(steps)}")
+        raise SettingError(
+            f"--average {number} needs as many checkpoints, and there are {len(steps)}"
+        )
     needs("sonde checkpoints --average", "torch")
     from sonde.checkpoint.weights import save_average
 
@@ -90,13 +100,19 @@ def _average(folder: CheckpointFolder, number: int) -> Path | str:
 
 def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]:
     """Return what is known about one checkpoint. Without `verify`, files are not read in full."""
-    row: dict[str, Any] = {"step": step, "path": str(folder.at(step).where), "num_bytes": folder.num_bytes(step)}
+    row: dict[str, Any] = {
+        "step": step,
+        "path": str(folder.at(step).where),
+        "num_bytes": folder.num_bytes(step),
+    }
     problems = folder.problems(step) if verify else []
     try:
         document = folder.document(step)
         row |= {name: document.get(name) for name in ("run_id", "metrics", "distrusted")}
     except DamagedFile as error:
-        problems = problems or [f"{error.message} ({error.cause})" if error.cause else error.message]
+        problems = problems or [
+            f"{error.message} ({error.cause})" if error.cause else error.message
+        ]
     return row | {"problems": problems}
 
 

@@ -1,8 +1,9 @@
 """`sonde compare A B`: find where two probe dumps differ, and by how much.
 `sonde compare-logs A B`: compare one metric of two runs step by step.
 
-The errors of logs are *unsigned*: a loss that is too low counts as much as one that is too high, and errors of opposite sign do
-not cancel. (The script this replaces averaged signed errors, and so passed any run whose loss was lower.)
+The errors of logs are *unsigned*: a loss that is too low counts as much as one that is too high,
+and errors of opposite sign do not cancel. (The script this replaces averaged signed errors, and so
+passed any run whose loss was lower.)
 """
 
 import dataclasses
@@ -31,7 +32,14 @@ _TOLD = (
 
 
 def compare(
-    a: Path, b: Path, /, *, rtol: float = 0.0, atol: float = 0.0, differences: bool = False, json: bool = False
+    a: Path,
+    b: Path,
+    /,
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    differences: bool = False,
+    json: bool = False,
 ) -> int:
     """Compare two probe dumps, from sonde or msprobe. Exits 1 when they differ.
 
@@ -52,20 +60,42 @@ def compare(
     """
     comparisons = dumps.compare_dumps(a, b, dumps.Tolerance(relative=rtol, absolute=atol))
     first = dumps.first_difference(comparisons)
-    counts = {verdict: sum(one.verdict == verdict for one in comparisons) for verdict in _STYLES}
-    listed = [dataclasses.asdict(one) for one in comparisons if not differences or one.verdict == dumps.DIFFERENT]
+    counts = {
+        verdict: sum(comparison.verdict == verdict for comparison in comparisons)
+        for verdict in _STYLES
+    }
+    listed = [
+        dataclasses.asdict(comparison)
+        for comparison in comparisons
+        if not differences or comparison.verdict == dumps.DIFFERENT
+    ]
 
     def show(console: Console) -> None:
         if listed:
-            columns = ("step", "process", "saved", "verdict", "by", ">max abs", ">max rel", ">cosine", "detail")
-            styled = [{**one, "verdict": Text(one["verdict"], style=_STYLES[one["verdict"]])} for one in listed]
+            columns = (
+                "step",
+                "process",
+                "saved",
+                "verdict",
+                "by",
+                ">max abs",
+                ">max rel",
+                ">cosine",
+                "detail",
+            )
+            styled = [
+                {**one, "verdict": Text(one["verdict"], style=_STYLES[one["verdict"]])}
+                for one in listed
+            ]
             print_rows(console, columns, (one.values() for one in styled))
             console.print()
         console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         if first is not None:
-            place = " ".join(part for part in (f"step {first.step}" if first.step else "", first.process) if part)
-            told = f"first difference: {first.key or 'the whole dump'} {place}: {first.detail}"
-            console.print(Text(told, style="red"))
+            place = " ".join(
+                part for part in (f"step {first.step}" if first.step else "", first.process) if part
+            )
+            sentence = f"first difference: {first.key or 'the whole dump'} {place}: {first.detail}"
+            console.print(Text(sentence, style="red"))
 
     document = {
         "counts": counts,
@@ -78,7 +108,7 @@ def compare(
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Tolerance:
+class ToleranceFlags:
     """How far apart two runs may be. It is enough to be within one of the two tolerances.
 
     Parameters
@@ -100,11 +130,12 @@ def compare_logs(
     *,
     metric: str | None = None,
     smooth: int = 1,
-    tolerance: Tolerance = Tolerance(),
+    tolerance: ToleranceFlags = ToleranceFlags(),
     json: bool = False,
     csv: bool = False,
 ) -> int:
-    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the tolerances.
+    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the
+    tolerances.
 
     Parameters
     ----------
@@ -124,7 +155,7 @@ def compare_logs(
         Print the smoothed curves as CSV instead: step, a, b, absolute, relative.
     """
     name = metric or next((guess for guess in _GUESSES if guess in read(a).metrics), _GUESSES[0])
-    comparison = Comparison(_read(a, name), _read(b, name), window=smooth)
+    comparison = LogComparison(_read(a, name), _read(b, name), window=smooth)
     agree = comparison.is_within(tolerance)
     if csv and not json:
         print_csv([["step", "a", "b", "absolute", "relative"], *comparison.rows()])
@@ -134,34 +165,46 @@ def compare_logs(
     return 0 if agree else 1
 
 
-class Comparison:
+class LogComparison:
     """Two series at the steps they have in common, after a running mean over `window` of them."""
 
     def __init__(self, a: Series, b: Series, *, window: int = 1) -> None:
         if window < 1:
             raise SettingError(f"a window is 1 value or more, not {window}")
-        last_a, last_b = _last_of_each_step(a), _last_of_each_step(b)
+        last_a = _last_of_each_step(a)
+        last_b = _last_of_each_step(b)
         common = sorted(last_a.keys() & last_b.keys())
         if not common:
             raise SettingError(
-                "the two logs have no step of this metric in common", hint="`sonde log` shows what each has"
+                "the two logs have no step of this metric in common",
+                hint="`sonde log` shows what each has",
             )
-        raw_a, raw_b = np.array([last_a[step] for step in common]), np.array([last_b[step] for step in common])
+        raw_a = np.array([last_a[step] for step in common])
+        raw_b = np.array([last_b[step] for step in common])
         both = np.isfinite(raw_a) & np.isfinite(raw_b)
         self.num_only_a = len(last_a) - len(common)
         """Number of steps that only A has."""
         self.num_only_b = len(last_b) - len(common)
         self.num_non_finite = int(np.sum(np.isfinite(raw_a) != np.isfinite(raw_b)))
-        """Number of steps at which only one of the two is finite, a difference that no error can express."""
-        self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[both]
+        """Number of steps at which only one of the two is finite, a difference that no error can
+        express.
+        """
+        self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[
+            both
+        ]
         """The common steps; one row each if steps are lists."""
         self.num_steps = len(self.steps)
         self.a, self.b = smoothed(raw_a[both], window), smoothed(raw_b[both], window)
         self.absolute = np.abs(self.a - self.b)
         with np.errstate(divide="ignore", invalid="ignore"):
             self.relative = np.where(self.absolute == 0, 0.0, self.absolute / np.abs(self.a))
-        """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite otherwise."""
-        means = [float(errors.sum()) / max(self.num_steps, 1) for errors in (self.absolute, self.relative)]
+        """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite
+        otherwise.
+        """
+        means = [
+            float(errors.sum()) / max(self.num_steps, 1)
+            for errors in (self.absolute, self.relative)
+        ]
         self.mean_absolute, self.mean_relative = means
         self.max_absolute = float(self.absolute.max(initial=0.0))
         self.max_relative = float(self.relative.max(initial=0.0))
@@ -169,14 +212,19 @@ class Comparison:
         """The position in `steps` of the largest absolute error."""
         self.worst_step = self.steps[self.worst].tolist() if self.num_steps else None
 
-    def is_within(self, allowed: Tolerance) -> bool:
-        """Return whether the mean relative or absolute error is within its limit, and both are finite alike."""
+    def is_within(self, allowed: ToleranceFlags) -> bool:
+        """Return whether the mean relative or absolute error is within its limit, and both are
+        finite alike.
+        """
         is_near = self.mean_relative <= allowed.relative or self.mean_absolute <= allowed.absolute
         return is_near and not self.num_non_finite
 
     def rows(self) -> list[list[Any]]:
         """Return a row per step: the step, both values and the errors."""
-        steps = [" ".join(map(str, step)) if isinstance(step, list) else step for step in self.steps.tolist()]
+        steps = [
+            " ".join(map(str, step)) if isinstance(step, list) else step
+            for step in self.steps.tolist()
+        ]
         numbers = np.stack((self.a, self.b, self.absolute, self.relative), axis=1).tolist()
         return [[step, *values] for step, values in zip(steps, numbers, strict=True)]
 
@@ -205,18 +253,30 @@ def _read(source: str, metric: str) -> Series:
     return series
 
 
-def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> None:
+def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -> None:
     rows = comparison.rows()
     # Spread evenly over the run, with both ends and the worst step.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
     shown = sorted({*spread, comparison.worst}) if rows else []
     styles = {comparison.worst: "" if agree else "red"}
-    cells = ([Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown)
+    cells = (
+        [Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown
+    )
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
     console.print()
     bad = f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else ""
     alone = f"{comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
     console.print(f"{len(rows)} steps in common, {alone}{bad}")
-    console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
-    console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
-    console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
+    console.print(
+        f"relative error: mean {comparison.mean_relative:.3g}, largest"
+        f" {comparison.max_relative:.3g}"
+    )
+    console.print(
+        f"absolute error: mean {comparison.mean_absolute:.3g}, largest"
+        f" {comparison.max_absolute:.3g}"
+    )
+    console.print(
+        Text(
+            "the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"
+        )
+    )

@@ -22,7 +22,8 @@ def dashboard(
     runs
         A folder of runs, or a single run.
     host
-        Address to listen on. If other machines can reach it, a token is required; it is part of the printed URL.
+        Address to listen on. If other machines can reach it, a token is required; it is part of the
+            printed URL.
     port
         Port to listen on (default: the first free port from 8642). 0 picks any free port.
     token
@@ -35,7 +36,9 @@ def dashboard(
     try:
         from sonde.dashboard.serve import DashboardServer, open_browser
     except ImportError:
-        raise MissingDependency("starlette or uvicorn", needed_for="sonde dashboard", extra="dashboard") from None
+        raise MissingDependency(
+            "starlette or uvicorn", needed_for="sonde dashboard", extra="dashboard"
+        ) from None
     server = DashboardServer(runs, host=host, port=port, token=token, allow_jobs=allow_jobs)
     print(f"{runs} at {server.address}  (Ctrl-C ends)", flush=True)
     if not no_open:

@@ -18,19 +18,24 @@ _SHOWN_CHARACTERS: Final = 300
 _CONTEXT_TOKENS: Final = 16
 
 
-def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1) -> int:
-    """Watch sonde at work: a real training run hits one bad document; the spike is detected, explained and skipped.
+def demo(
+    *, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1
+) -> int:
+    """Watch sonde at work: a real training run hits one bad document; the spike is detected,
+    explained and skipped.
 
     Exits 1 if the diagnosis does not name the planted document.
 
     Parameters
     ----------
     out
-        Folder for the corpus, run, verdict.json and report. A folder of an earlier demo is overwritten; any other existing folder is refused.
+        Folder for the corpus, run, verdict.json and report. A folder of an earlier demo is
+            overwritten; any other existing folder is refused.
     translate
         Train a translation model instead of a language model.
     heal
-        Show self-healing instead: a weight is corrupted in memory and the run repairs itself. Exits 1 if it does not.
+        Show self-healing instead: a weight is corrupted in memory and the run repairs itself. Exits
+            1 if it does not.
     seed
         Random seed for the choice of the bad document, the data order and the initial weights.
     """
@@ -67,15 +72,22 @@ class _ScreenNarrator:
         print_indented(self._console, Text(text), _INDENT)
 
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
-        """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair, the source first."""
+        """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair,
+        the source first.
+        """
         if sample.source_text:
-            print_indented(self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT)
+            print_indented(
+                self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT
+            )
         print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: Path, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""
-        self._console.print(Text(f"\n{wording.duration(seconds)} in all. To look further:", style="bold"))
-        run, report = folder / "run", folder / "report.html"
+        self._console.print(
+            Text(f"\n{wording.duration(seconds)} in all. To look further:", style="bold")
+        )
+        run = folder / "run"
+        report = folder / "report.html"
         for command in (
             f"sonde spikes {run} --step {step}",
             f"sonde diagnose {run} --step {step}",
@@ -92,7 +104,11 @@ def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
         return Text(wording.visible(sample.text[:_SHOWN_CHARACTERS]))
     is_odd = [not loss < 2 * calm_loss for loss in losses]
     runs = [sum(is_odd[place : place + _CONTEXT_TOKENS]) for place in range(len(is_odd))]
-    first = max(0, next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0) - _CONTEXT_TOKENS)
+    first = max(
+        0,
+        next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0)
+        - _CONTEXT_TOKENS,
+    )
     shown = coloured(map(wording.visible, sample.token_texts[first:]), losses[first:], calm_loss)
     cut = "…" if len(shown) > _SHOWN_CHARACTERS else ""
     return Text("…" if first else "").append_text(shown[:_SHOWN_CHARACTERS]).append(cut)

@@ -1,4 +1,5 @@
-"""`sonde diagnose RUN`: find by experiment what went wrong at a step. Prints the verdict and saves it in the run.
+"""`sonde diagnose RUN`: find by experiment what went wrong at a step. Prints the verdict and saves
+it in the run.
 
 `sonde rollback RUN --step N`: plan how to get past it; `--apply` carries the plan out.
 """
@@ -38,9 +39,11 @@ def diagnose(
     trust_recipe: bool = False,
     json: bool = False,
 ) -> None:
-    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank the possible causes.
+    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank the
+    possible causes.
 
-    For a run trained by your own script, give its command: `sonde diagnose RUN -- python train.py …`. See `sonde replay`.
+    For a run trained by your own script, give its command: `sonde diagnose RUN -- python train.py
+    …`. See `sonde replay`.
 
     Parameters
     ----------
@@ -49,7 +52,8 @@ def diagnose(
     command
         The command that runs your training script, after `--`.
     step
-        The update to diagnose (default: the newest recorded spike that can be replayed, or else the step whose loss stands out most).
+        The update to diagnose (default: the newest recorded spike that can be replayed, or else the
+            step whose loss stands out most).
     recipe
         MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called.
     trust_recipe
@@ -72,8 +76,12 @@ def diagnose(
     tell(dataclasses.asdict(verdict), lambda console: _show(console, verdict, path), json=json)
 
 
-def _diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
-    """Run the user's script for a diagnosis and return the verdict, which the script writes into the run."""
+def _diagnosed_by_script(
+    run: Path, step: int | None, started: tuple[list[str], Path | None]
+) -> Verdict:
+    """Run the user's script for a diagnosis and return the verdict, which the script writes into
+    the run.
+    """
     order = ReplayOrder(run=str(run.absolute()), verb="diagnose", step=step)
     return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
@@ -85,18 +93,24 @@ def _show(console: Console, verdict: Verdict, path: Path) -> None:
     for number, cause in enumerate(verdict.causes[:_NUM_CAUSES], 1):
         _show_cause(console, number, cause)
     console.print(Text("\nwhat was tried", style="bold"))
-    for one in verdict.experiments:
-        console.print(Text.assemble((f"  {one.question} ", "cyan"), one.done))
-        print_indented(console, Text(one.found), 4)
+    for experiment in verdict.experiments:
+        console.print(Text.assemble((f"  {experiment.question} ", "cyan"), experiment.done))
+        print_indented(console, Text(experiment.found), 4)
     if first.advice:
         console.print(Text("\nwhat to do", style="bold"))
         for advice in first.advice:
             print_indented(console, Text(advice.replace(" RUN", f" {path.parent.parent}")), 2)
-    console.print(Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim"))
+    console.print(
+        Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim")
+    )
 
 
 def _show_cause(console: Console, number: int, cause: Cause) -> None:
-    where = [f"{name} {value}" for name, value in (("module", cause.module), ("setting", cause.setting)) if value]
+    where = [
+        f"{name} {value}"
+        for name, value in (("module", cause.module), ("setting", cause.setting))
+        if value
+    ]
     where += [f"rank {cause.rank}"] if cause.rank is not None else []
     kind = (cause.cause.replace("_", " "), _style(cause.confidence))
     place = (f"  {', '.join(where)}" if where else "", "cyan")
@@ -105,7 +119,9 @@ def _show_cause(console: Console, number: int, cause: Cause) -> None:
         print_indented(console, Text(sentence), 3)
     for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
         loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
-        print_indented(console, Text(", ".join([*wording.origin(suspect, suspect), *loss]), "yellow"), 3)
+        print_indented(
+            console, Text(", ".join([*wording.origin(suspect, suspect), *loss]), "yellow"), 3
+        )
         if suspect.text:
             print_indented(console, Text(wording.visible(" ".join(suspect.text.split()))[:200]), 6)
 
@@ -125,9 +141,11 @@ def rollback(
     apply: bool = False,
     json: bool = False,
 ) -> None:
-    """Show which checkpoint to return to, which samples to skip, and the command that continues training from there.
+    """Show which checkpoint to return to, which samples to skip, and the command that continues
+    training from there.
 
-    For a run trained by your own script, give its command: `sonde rollback RUN --step N -- python train.py …`. The step is diagnosed first.
+    For a run trained by your own script, give its command: `sonde rollback RUN --step N -- python
+    train.py …`. The step is diagnosed first.
 
     Parameters
     ----------
@@ -138,7 +156,8 @@ def rollback(
     step
         A step of a recorded spike, or a step that `sonde diagnose` has a verdict for.
     worst
-        Skip this many samples with the largest share of the step's loss (default: the samples that the verdict blames,
+        Skip this many samples with the largest share of the step's loss (default: the samples that
+            the verdict blames,
         or all samples of the step if there is no verdict).
     apply
         Write the skip list and move later checkpoints aside. Nothing is deleted.
@@ -153,15 +172,26 @@ def rollback(
         plan = plan_rollback(run, step, worst=worst, data=moved.data)
         aside = apply_rollback(plan) if apply else None
     skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.entries}
-    told = picked(plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command")
-    places = {"run": str(plan.run), "skip_list": str(plan.skip_list), "set_aside_in": aside and str(aside)}
+    told = picked(
+        plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command"
+    )
+    places = {
+        "run": str(plan.run),
+        "skip_list": str(plan.skip_list),
+        "set_aside_in": aside and str(aside),
+    }
     document = {**told, **places, "skip": skip, "applied": apply}
     tell(document, lambda console: _show_plan(console, plan, aside, applied=apply), json=json)
 
 
-def _show_plan(console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
-    origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
-    samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.entries)
+def _show_plan(
+    console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool
+) -> None:
+    origin = f"the checkpoint after {plan.checkpoint} steps" if plan.checkpoint else "the beginning"
+    samples = "; ".join(
+        f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}"
+        for name in plan.skip.entries
+    )
     later = ", ".join(map(str, plan.set_aside)) or "none"
     rows = {
         "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
@@ -173,5 +203,9 @@ def _show_plan(console: Console, plan: RollbackPlan, aside: Path | str | None, *
     print_rows(console, ("", ""), rows.items())
     for note in plan.notes:
         console.print(Text(note, style="yellow"))
-    console.print("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
+    console.print(
+        "done; train on with"
+        if applied
+        else "nothing was changed; --apply does it, then train on with"
+    )
     console.print(Text(f"  {shlex.join(plan.command)}", style="bold"))

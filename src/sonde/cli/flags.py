@@ -1,7 +1,8 @@
 """Flags that several verbs share: where a run's data is now, and how to run its script again.
 
-Replaying a run that was trained by somebody's own script runs arbitrary code: `-- python train.py …`, or with `--again`
-the command that the run recorded. That one is shown first and needs confirmation, on the terminal or with `--yes`.
+Replaying a run that was trained by somebody's own script runs arbitrary code: `-- python train.py
+…`, or with `--again` the command that the run recorded. That one is shown first and needs
+confirmation, on the terminal or with `--yes`.
 """
 
 import shlex
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
+from sonde.cli.terminal import SafeConsole
 from sonde.errors import SettingError
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
@@ -46,7 +47,9 @@ class Script:
 def command_of(
     run: Path, command: Sequence[str], script: Script, options: ReplayOptions
 ) -> tuple[list[str], Path | None] | None:
-    """Return the command to run and its directory, or None if a recipe rebuilds the run. Raises if the run offers neither."""
+    """Return the command to run and its directory, or None if a recipe rebuilds the run. Raises if
+    the run offers neither.
+    """
     manifest = read_manifest(run)
     if command:
         return list(command), None
@@ -54,30 +57,53 @@ def command_of(
         words, directory = recorded_command(manifest)
         _ask(words, directory, script)
         return words, directory
-    if is_built_in(manifest) or options.recipe is not None or (manifest.recipe is not None and options.trust_recipe):
+    if (
+        is_built_in(manifest)
+        or options.recipe is not None
+        or (manifest.recipe is not None and options.trust_recipe)
+    ):
         return None
     if RunLayout(run).kept_states.is_dir():
         raise SettingError(
-            f"the run {manifest.run_id} was trained by a script of its own, which has to be run for this",
+            f"the run {manifest.run_id} was trained by a script of its own, which has to be run for"
+            " this",
             cause="its model and its step function are in the script",
-            hint=f"give the command, `-- {shlex.join(manifest.command)[:200]}`, or run it as it was recorded with --again",
+            hint=(
+                f"give the command, `-- {shlex.join(manifest.command)[:200]}`, or run it as it was"
+                " recorded with --again"
+            ),
         )
     if manifest.recipe is None:
         raise SettingError(
             f"the run {manifest.run_id} does not say how its model and data are built",
-            cause="it was neither trained by `sonde train`, nor watched by a FlightRecorder, nor opened with Run(…, recipe=…)",
-            hint="watch the training with a FlightRecorder (docs/any-loop.md), or name a function: --recipe MODULE:FUNCTION",
+            cause=(
+                "it was neither trained by `sonde train`, nor watched by a Recorder, nor"
+                " opened with Run(…, recipe=…)"
+            ),
+            hint=(
+                "watch the training with a Recorder (docs/any-loop.md), or name a function:"
+                " --recipe MODULE:FUNCTION"
+            ),
         )
     return None
 
 
 def _ask(words: Sequence[str], directory: Path, script: Script) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(Text(f"this runs in {directory}:\n  {shlex.join(words)}", style="bold"))
+    # Everything here comes from a file that anybody may have written.
+    console = SafeConsole(stderr=True, soft_wrap=True)
+    console.print(Text(f"this runs in {_on_one_line(str(directory))}:", style="bold"))
+    for word in words:  # one a line, so that none can pass for several
+        console.print(Text(f"  {_on_one_line(word)}"))
     if script.yes:
         return
     if not sys.stdin.isatty():
-        raise SettingError("the recorded command was not run", cause="nobody can be asked here", hint="say --yes")
-    console.print("run it? [y/N] ", end="")
+        raise SettingError(
+            "the recorded command was not run", cause="nobody can be asked here", hint="say --yes"
+        )
+    console.print(Text("run it? [y/N] "), end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SettingError("the recorded command was not run")
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r")

@@ -1,14 +1,20 @@
-"""`sonde import-tensorboard`, `import-wandb`, `import-trainer-state`: import the logs of other tools as runs."""
+"""`sonde import-log`, `import-tensorboard`, `import-wandb`, `import-trainer-state`: import the logs
+of other tools as runs.
+"""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from rich.text import Text
 
 from sonde.cli.terminal import screen
+from sonde.curves.event_logs import tensorboard_sources, wandb_sources
+from sonde.curves.json_documents import trainer_state_source
+from sonde.curves.points import Source
+from sonde.curves.recognise import find_sources
 from sonde.errors import RunNotFound, SettingError
-from sonde.integrations.event_logs import tensorboard_sources, wandb_sources
-from sonde.integrations.importing import Source, trainer_state_source, write_run
+from sonde.integrations.importing import write_run
 
 
 def import_tensorboard(directory: Path, /, *, out: Path) -> None:
@@ -19,7 +25,8 @@ def import_tensorboard(directory: Path, /, *, out: Path) -> None:
     directory
         A folder with event files, a folder above such folders, or a single event file.
     out
-        The run directory to write. If there are several folders of event files, each becomes a run below it.
+        The run directory to write. If there are several folders of event files, each becomes a run
+            below it.
     """
     _import(directory, tensorboard_sources(directory), out)
 
@@ -43,30 +50,58 @@ def import_trainer_state(path: Path, /, *, out: Path) -> None:
     Parameters
     ----------
     path
-        A `trainer_state.json`, a `checkpoint-N` folder, or the output directory, whose newest checkpoint is used.
+        A `trainer_state.json`, a `checkpoint-N` folder, or the output directory, whose newest
+            checkpoint is used.
     out
         The run directory to write.
     """
     _import(path, [trainer_state_source(path)], out)
 
 
+def import_log(path: Path, /, *, out: Path) -> None:
+    """Import any log with numbers by step as a run: its format is found by content.
+
+    Parameters
+    ----------
+    path
+        A log, or a folder of logs: whatever `sonde why` reads.
+    out
+        The run directory to write. If there are several runs, each becomes a run below it.
+    """
+    _import(path, find_sources(path), out)
+
+
 def _import(given: Path, sources: Iterable[Source], out: Path) -> None:
     found = list(sources)
     if not found:
         raise RunNotFound(f"there is nothing to import in {given}", hint="see docs/integrations.md")
-    console, refused = screen(), []
+    console = screen()
+    refused = []
     for source in found:
-        inside = source.path.relative_to(given) if len(found) > 1 else Path()
-        target = out / given.name if len(found) > 1 and inside == Path() else out / inside
+        target = _target(source, given, out) if len(found) > 1 else out
         try:
-            num_records = write_run(source, target)
+            written = write_run(source, target)
         except SettingError as error:
             refused.append(error)
             continue
-        console.print(Text(f"{target}: {num_records:,} records from {source.path}"))
+        told = f"{target}: {written.num_records:,} records from {source.path}"
+        console.print(Text(f"{told}, {_counted(written.num_events)}"))
         for damage in source.damage:
             console.print(Text(f"  {damage}", style="red"))
     if len(refused) == len(found):
         raise refused[0]
-    for one in refused:
-        console.print(Text(str(one), style="red"))
+    for refusal in refused:
+        console.print(Text(str(refusal), style="red"))
+
+
+def _target(source: Source, given: Path, out: Path) -> Path:
+    """Return the run directory of one of several runs. A name in a file never leads out of it."""
+    inside = source.path.relative_to(given)
+    folder = out / given.name if inside == Path() else out / inside
+    if not source.name:
+        return folder
+    return out / (re.sub(r"[^\w.-]+", "-", source.name).strip(".-")[:100] or "run")
+
+
+def _counted(num_events: int) -> str:
+    return "1 event" if num_events == 1 else f"{num_events:,} events"

@@ -1,7 +1,7 @@
 """`sonde log FILES` and `sonde tail RUN`: read what was logged.
 
-`log` summarises logs: last values, the best value by each metric's goal, means. `tail` shows the last records of a run,
-then each new one as it is written.
+`log` summarises logs: last values, the best value by each metric's goal, means. `tail` shows the
+last records of a run, then each new one as it is written.
 """
 
 import os
@@ -42,14 +42,17 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
     Parameters
     ----------
     sources
-        Log files, quoted globs, or run directories; each is one run. Reads logs of sonde, DLLogger and TCAP_DLLogger.
+        Log files, quoted globs, or run directories; each is one run. Reads logs of sonde, DLLogger
+            and TCAP_DLLogger.
     json
         Print one JSON document instead of tables.
     csv
         Print one CSV table over all runs instead.
     """
     if not sources:
-        raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")
+        raise SettingError(
+            "no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json"
+        )
     logs = {source: summarise(source) for source in sources}
     if csv and not json:
         metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]
@@ -63,7 +66,10 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             console.print(Text(source, style="bold"), Text(_headline(one)))
             if one["metrics"]:
                 columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
-                cells = (_cells(metric, formats[source].get(metric["metric"])) for metric in one["metrics"])
+                cells = (
+                    _cells(metric, formats[source].get(metric["metric"]))
+                    for metric in one["metrics"]
+                )
                 print_rows(console, columns, cells)
             console.print("" if one["metrics"] else "no numbers in it\n")
 
@@ -73,13 +79,14 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
 def summarise(source: Source) -> dict[str, Any]:
     """Summarize a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record.
 
-    `last_step` is the step of the last record with a numeric step, and `seconds` the time from the first record to the
-    last. `metrics` lists every metric that has numbers, in order of first appearance; `formats` are for the screen.
+    `last_step` is the step of the last record with a numeric step, and `seconds` the time from the
+    first record to the last. `metrics` lists every metric that has numbers, in order of first
+    appearance; `formats` are for the screen.
     """
     files = [read_columns(path) for path in find_log_files(source)]
     columns = [one for file in files for one in file.by_rank.values()]
     metadata = metadata_of(record for file in files for record in file.metadata)
-    names = dict.fromkeys(name for one in columns for name in one.columns.names)
+    names = dict.fromkeys(name for column in columns for name in column.columns.names)
     series = ((name, series_of(files, name)) for name in names)
     times = [time for file in files for time in file.times]
     latest = max(files, key=lambda file: max(file.times, default=0.0))
@@ -88,10 +95,12 @@ def summarise(source: Source) -> dict[str, Any]:
         "ranks": sorted({rank for file in files for rank in file.by_rank}),
         "last_step": latest.last,
         "seconds": max(times) - min(times) if times else None,
-        "num_superseded": sum(len(one.all_superseded()) for one in columns),
+        "num_superseded": sum(len(column.all_superseded()) for column in columns),
         "num_bad": sum(file.num_bad for file in files),
         "num_lost": sum(file.num_lost for file in files),
-        "metrics": [_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
+        "metrics": [
+            _summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)
+        ],
         "formats": {name: known.get("format") for name, known in metadata.items()},
     }
 
@@ -126,7 +135,11 @@ def _cells(metric: dict[str, Any], spec: object) -> list[object]:
         for value in (metric["last"], metric["best"], metric["mean"])
     )
     bad = metric["num_non_finite"]
-    count = Text(f"{metric['num_values']} ({bad} not finite)", style="red") if bad else metric["num_values"]
+    count = (
+        Text(f"{metric['num_values']} ({bad} not finite)", style="red")
+        if bad
+        else metric["num_values"]
+    )
     return [metric["metric"], last, best, metric["best_step"], mean, count, metric["unit"]]
 
 
@@ -162,7 +175,8 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
     metadata: dict[str, dict[str, Any]] = {}
     is_first = True
     while True:
-        ended = once or _has_ended(run)  # before polling, so that records written before the end are still shown
+        # before polling, so that records written before the end are still shown
+        ended = once or _has_ended(run)
         try:
             records = follower.poll()
         except RunNotFound:
@@ -196,11 +210,12 @@ def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool)
 
 
 class LogFollower:
-    """Returns what has been written to a live log since the last call, by all ranks, also to files that appear later.
+    """Returns what has been written to a live log since the last call, by all ranks, also to files
+    that appear later.
 
-    Starts near the end (the last 256 KiB of each file) after reading the METADATA at the beginning, so that a log of
-    many gigabytes opens immediately. A file that was truncated or replaced by a shorter one is read from its start
-    again.
+    Starts near the end (the last 256 KiB of each file) after reading the METADATA at the beginning,
+    so that a log of many gigabytes opens immediately. A file that was truncated or replaced by a
+    shorter one is read from its start again.
     """
 
     def __init__(self, source: Source) -> None:
@@ -216,10 +231,14 @@ class LogFollower:
         if path.stat().st_size < self._files[path].scanner.offset:
             self._files[path] = LogFile(path)
         file = self._files[path]
-        return records + [record for block in file.blocks(tail=False) for record in file.records(block)]
+        return records + [
+            record for block in file.blocks(tail=False) for record in file.records(block)
+        ]
 
     def _begin(self, path: Path) -> list[LogRecord]:
-        """Start near the end of a file; return the METADATA from its beginning if that part is skipped."""
+        """Start near the end of a file; return the METADATA from its beginning if that part is
+        skipped.
+        """
         with open_regular(path, follow=True) as file:
             start = max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0)
             file.seek(start)

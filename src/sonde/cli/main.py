@@ -1,7 +1,9 @@
-"""`sonde`: parse the command line, run one verb, and turn errors into `error:`, `cause:`, `hint:` and an exit code.
+"""`sonde`: parse the command line, run one verb, and turn errors into `error:`, `cause:`, `hint:`
+and an exit code.
 
-Exit codes: 0 success, 1 failure or a check found a difference, 2 wrong command line, 130 interrupted. Each verb is a
-function in a module of this package. The table below lists them; importing this module imports none of the others.
+Exit codes: 0 success, 1 failure or a check found a difference, 2 wrong command line, 130
+interrupted. Each verb is a function in a module of this package. The table below lists them;
+importing this module imports none of the others.
 """
 
 import faulthandler
@@ -24,6 +26,8 @@ _VERBS_OF: Final = {
     "audit": ("audit",),
     "train": ("train",),
     "translate": ("translate", "generate", "score"),
+    "why": ("why",),
+    "watch": ("watch",),
     "runs": ("runs",),
     "show": ("show", "plot", "report"),
     "log": ("tail", "log"),
@@ -34,7 +38,7 @@ _VERBS_OF: Final = {
     "dashboard": ("dashboard",),
     "sync": ("sync",),
     "compare": ("compare-logs", "compare"),
-    "import_logs": ("import-tensorboard", "import-wandb", "import-trainer-state"),
+    "import_logs": ("import-tensorboard", "import-wandb", "import-trainer-state", "import-log"),
     "demo": ("demo",),
     "main": ("completion",),
 }
@@ -43,12 +47,16 @@ VERBS: Final = {verb: module for module, verbs in _VERBS_OF.items() for verb in 
 
 
 def build_app(chosen: str = "") -> App:
-    """Return the application with the chosen verb, or with all of them. The modules of the verbs are not imported yet."""
+    """Return the application with the chosen verb, or with all of them. The modules of the verbs
+    are not imported yet.
+    """
     app = App(
         name="sonde",
         help="The instrument package that rides along with a PyTorch training run.",
         version=__version__,
-        help_epilogue="Run `sonde VERB --help` for the options of a verb. Documentation: docs/cli.md",
+        help_epilogue=(
+            "Run `sonde VERB --help` for the options of a verb. Documentation: docs/cli.md"
+        ),
         default_parameter=Parameter(negative=()),
         result_action="return_value",
         print_error=False,
@@ -81,9 +89,11 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets escapes, not a traceback
+        # a terminal that is not UTF-8 gets escapes, not a traceback
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    faulthandler.enable(2)  # a truncated memory-mapped file kills the process with SIGBUS; show at least where
+    # a truncated memory-mapped file kills the process with SIGBUS; show at least where
+    faulthandler.enable(2)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -94,17 +104,21 @@ def run(arguments: list[str]) -> int:
             result = build_app("".join(arguments[:1]))(arguments)
             sys.stdout.flush()
     except CycloptsError as error:
-        _complain(f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options")
+        _complain(
+            f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options"
+        )
         return 2
     except SondeError as error:
         _complain(error.message, error.cause, error.hint)
         return 1
     except BrokenPipeError:
-        # The reader of our output (head, less) has closed the pipe. Python must not complain at exit either.
+        # The reader of our output (head, less) has closed the pipe. Python must not complain at
+        # exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A file or device failed where no verb expected it. The file name helps a user more than a traceback.
+        # A file or device failed where no verb expected it. The file name helps a user more than a
+        # traceback.
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         _complain(f"{where}{error.strerror or error}", None, None)
         return 1
@@ -113,7 +127,9 @@ def run(arguments: list[str]) -> int:
         is_told = any(words in str(error) for words in ("allocate memory", "out of memory"))
         if not isinstance(error, MemoryError) and not is_told:
             raise
-        _complain("there is not enough memory for this", str(error).partition("\n")[0] or None, None)
+        _complain(
+            "there is not enough memory for this", str(error).partition("\n")[0] or None, None
+        )
         return 1
     except KeyboardInterrupt:
         return 130
@@ -124,17 +140,23 @@ def _complain(message: str, cause: str | None, hint: str | None) -> None:
     if not is_mine_to_say(message):
         return
     console = SafeConsole(stderr=True, soft_wrap=True)
-    for label, style, text in (("error", "bold red", message), ("cause", "yellow", cause), ("hint", "cyan", hint)):
+    for label, style, text in (
+        ("error", "bold red", message),
+        ("cause", "yellow", cause),
+        ("hint", "cyan", hint),
+    ):
         if text:
             console.print(Text(f"{label}:", style=style), Text(text.strip()))
 
 
 def is_mine_to_say(message: str) -> bool:
-    """Return whether this process should print the error. Registers it for all ranks, so call this once, before printing.
+    """Return whether this process should print the error. Registers it for all ranks, so call this
+    once, before printing.
 
-    Under torchrun, only the first rank that fails in an attempt reports its error: the others merely notice that it is
-    gone. An error that comes back in a later attempt is not repeated. The ranks of a machine meet in torchrun's own
-    folder of error files, FOLDER/attempt_N/RANK/error.json. Where it cannot be used, every rank prints its own error.
+    Under torchrun, only the first rank that fails in an attempt reports its error: the others
+    merely notice that it is gone. An error that comes back in a later attempt is not repeated. The
+    ranks of a machine meet in torchrun's own folder of error files,
+    FOLDER/attempt_N/RANK/error.json. Where it cannot be used, every rank prints its own error.
     """
     from sonde.records.host import world_size_of_process
 

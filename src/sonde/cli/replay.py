@@ -1,7 +1,9 @@
-"""`sonde replay RUN --step N`: replay one update of a run and check that it gives the recorded loss bit for bit.
+"""`sonde replay RUN --step N`: replay one update of a run and check that it gives the recorded loss
+bit for bit.
 
-A run of several ranks is replayed on as many local processes: this command runs itself under torchrun, with an order as
-for a script (records/replay_order.py), and shows the answer. Under a torchrun of the user's it is one of the ranks.
+A run of several ranks is replayed on as many local processes: this command runs itself under
+torchrun, with an order as for a script (records/replay_order.py), and shows the answer. Under a
+torchrun of the user's it is one of the ranks.
 """
 
 import dataclasses
@@ -21,7 +23,13 @@ from sonde.cli.terminal import needs, number_text, print_rows, tell
 from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
-from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch, order_of_process, write_answer
+from sonde.records.replay_order import (
+    ReplayOptions,
+    ReplayOrder,
+    launch,
+    order_of_process,
+    write_answer,
+)
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayReport
@@ -46,11 +54,12 @@ def replay(
     dump: bool = False,
     json: bool = False,
 ) -> int:
-    """Replay one update of a run from the nearest checkpoint before it. Exits 1 if the loss differs from the recorded one.
+    """Replay one update of a run from the nearest checkpoint before it. Exits 1 if the loss differs
+    from the recorded one.
 
-    For a run trained by your own script, give its command: `sonde replay RUN --step N -- python train.py …`. The script
-    starts as usual and the replay takes over at its first `flight.step`. Nothing is written into the run, but anything
-    the script does before that point is done again.
+    For a run trained by your own script, give its command: `sonde replay RUN --step N -- python
+    train.py …`. The script starts as usual and the replay takes over at its first `recorder.step`.
+    Nothing is written into the run, but anything the script does before that point is done again.
 
     Parameters
     ----------
@@ -72,10 +81,16 @@ def replay(
     manifest = read_manifest(run)
     started = command_of(run, command, script, changes)
     if started is not None and (changes.world_size is not None or changes.data is not None):
-        told = "a script is replayed with its own data and on as many ranks as it is started with"
-        raise SettingError(told, hint="leave out --data and --world-size")
+        sentence = (
+            "a script is replayed with its own data and on as many ranks as it is started with"
+        )
+        raise SettingError(sentence, hint="leave out --data and --world-size")
     world_size = changes.world_size or manifest.world_size
-    if started is None and world_size > 1 and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ):
+    if (
+        started is None
+        and world_size > 1
+        and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ)
+    ):
         launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size))
         started = [sys.executable, "-m", *launcher, "-m", "sonde", *sys.argv[1:]], None
     if started is None:
@@ -83,7 +98,9 @@ def replay(
     else:
         from sonde.forensics.replay import ReplayReport
 
-        order = ReplayOrder(run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump)
+        order = ReplayOrder(
+            run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump
+        )
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
     return 0 if report is None else _tell(report, world_size, run if dump else None, json=json)
 
@@ -124,14 +141,23 @@ def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, js
 def _show(console: Console, report: "ReplayReport", world_size: int, folder: Path | None) -> None:
     replayed = report.replay
     count = report.step - 1 - replayed.from_step
-    origin = f"the checkpoint after {replayed.from_step} updates" if replayed.from_step else "the beginning"
-    again = f", and {count} update{'s' * (count != 1)} again" if count else ""
+    origin = (
+        f"the checkpoint after {replayed.from_step} steps"
+        if replayed.from_step
+        else "the beginning"
+    )
+    again = f", and {count} step{'s' * (count != 1)} again" if count else ""
     on = f", on {world_size} ranks" if world_size > 1 else ""
     console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
     for change in report.changes:
         console.print(Text(change, style="cyan"))
-    is_other, recorded = replayed.reproduced is False, report.recorded
-    then = "not recorded" if replayed.recorded_loss is None else _exact(replayed.recorded_loss, is_other)
+    is_other = replayed.reproduced is False
+    recorded = report.recorded
+    then = (
+        "not recorded"
+        if replayed.recorded_loss is None
+        else _exact(replayed.recorded_loss, is_other)
+    )
     rows = (
         ("loss", then, _exact(replayed.replayed_loss, is_other)),
         ("gradient norm", recorded and recorded.grad_norm, report.grad_norm),
@@ -161,22 +187,38 @@ def _judgement(report: "ReplayReport") -> Text:
     if replayed.reproduced:
         return Text("reproduced bit for bit", style="green")
     off = abs(replayed.replayed_loss - (replayed.recorded_loss or 0.0))
-    what = "what differs:" if replayed.differences else "and nothing is known to differ: suspect the machine"
+    what = (
+        "what differs:"
+        if replayed.differences
+        else "and nothing is known to differ: suspect the machine"
+    )
     return Text(f"NOT reproduced: off by {off:.3g}; {what}", style="bold red")
 
 
 def _show_modules(console: Console, report: "ReplayReport") -> None:
     """Show the tensors that differ most from the calm update, in order of execution."""
     ranked = sorted(report.modules, key=lambda one: (-one.num_nonfinite, -_distance(one)))
-    shown = {id(one) for one in ranked[:_NUM_ROWS]}
+    shown = {id(entry) for entry in ranked[:_NUM_ROWS]}
     rows = []
-    for one in report.modules:
-        if id(one) in shown:
-            ratio = f"{one.norm / one.calm_norm:.2f}" if one.calm_norm else ""
-            bad = Text(str(one.num_nonfinite or ""), style="bold red")
-            rows.append((one.module, one.kind, one.norm, one.calm_norm, ratio, one.max_abs, bad))
+    for module in report.modules:
+        if id(module) in shown:
+            ratio = f"{module.norm / module.calm_norm:.2f}" if module.calm_norm else ""
+            bad = Text(str(module.num_nonfinite or ""), style="bold red")
+            rows.append(
+                (
+                    module.module,
+                    module.kind,
+                    module.norm,
+                    module.calm_norm,
+                    ratio,
+                    module.max_abs,
+                    bad,
+                )
+            )
     console.print()
-    print_rows(console, ("tensor", "kind", ">norm", ">calm norm", ">ratio", ">max", ">non-finite"), rows)
+    print_rows(
+        console, ("tensor", "kind", ">norm", ">calm norm", ">ratio", ">max", ">non-finite"), rows
+    )
     rest = len(report.modules) - len(shown)
     if rest:
         console.print(Text(f"and {rest} more; --json has all of them", style="dim"))

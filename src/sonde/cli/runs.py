@@ -10,7 +10,13 @@ from sonde.cli.terminal import picked, print_rows, tell
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
 from sonde.report import wording
 
-_STYLES = {"running": "green", "failed": "red", "killed": "red", "damaged": "red", "unknown": "yellow"}
+_STYLES = {
+    "running": "green",
+    "failed": "red",
+    "killed": "red",
+    "damaged": "red",
+    "unknown": "yellow",
+}
 
 
 def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
@@ -37,10 +43,21 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
 
 
 def _cells(run: RunSummary) -> list[object]:
-    manifest, data = run.manifest, run.last_data
-    of_manifest = [wording.moment(manifest.created), manifest.num_starts, manifest.world_size] if manifest else [""] * 3
+    manifest = run.manifest
+    data = run.last_data
+    of_manifest = (
+        [wording.moment(manifest.created), manifest.num_starts, manifest.world_size]
+        if manifest
+        else [""] * 3
+    )
     status = Text(run.status, style=_STYLES.get(run.status, ""))
-    return [str(run.directory), status, *of_manifest, run.last_step, data.get("loss", data.get("train.loss"))]
+    return [
+        str(run.directory),
+        status,
+        *of_manifest,
+        run.last_step,
+        data.get("loss", data.get("train.loss")),
+    ]
 
 
 def _as_json(run: RunSummary) -> dict[str, Any]:

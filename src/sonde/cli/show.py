@@ -1,8 +1,9 @@
 """`sonde show`, `sonde plot` and `sonde report`: three ways to look at one run.
 
-`sonde show RUN`: show its manifest, record files and metrics. `sonde plot RUN loss lr`: draw its curves in the terminal,
-with its spikes marked: eight braille dots per character, the scale on the left, events marked below the axis. `sonde
-report RUN -o report.html`: write everything about it to one file that can be sent on.
+`sonde show RUN`: show its manifest, record files and metrics. `sonde plot RUN loss lr`: draw its
+curves in the terminal, with its spikes marked: eight braille dots per character, the scale on the
+left, events marked below the axis. `sonde report RUN -o report.html`: write everything about it to
+one file that can be sent on.
 """
 
 import shutil
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
 from sonde.errors import SettingError
-from sonde.heal.decision import told
+from sonde.heal.decision import describe
 from sonde.records.catalog import run_status
 from sonde.records.columns import Floats, Integers, Series
 from sonde.records.index import RunIndex
@@ -39,8 +40,8 @@ GUTTER: Final = 11
 _MAX_WIDTH: Final = 160
 _PIPED_WIDTH: Final = 100
 _MIN_COLUMNS: Final = 20
-# Dots of a character by column and row: Unicode numbers them down the left side, then down the right; the bottom two
-# come last.
+# Dots of a character by column and row: Unicode numbers them down the left side, then down the
+# right; the bottom two come last.
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE: Final = 0x2800
 
@@ -62,11 +63,13 @@ def show(run: Path, /, *, json: bool = False) -> None:
     with RunIndex(layout) as index:
         index.refresh()
         for file in layout.record_files():
-            known, size = {"name": file.path.name, "kind": file.kind, "rank": file.rank}, file.path.stat().st_size
-            num, num_bad = index.num_records(file.kind, rank=file.rank), index.num_bad(file.kind, rank=file.rank)
+            known = {"name": file.path.name, "kind": file.kind, "rank": file.rank}
+            size = file.path.stat().st_size
+            num = index.num_records(file.kind, rank=file.rank)
+            num_bad = index.num_bad(file.kind, rank=file.rank)
             files.append({**known, "num_records": num, "num_bad": num_bad, "num_bytes": size})
         metrics = [_describe_metric(index.series(name), name) for name in index.metrics()]
-    healing = told(run)
+    healing = describe(run)
 
     def show(console: Console) -> None:
         _show_manifest(console, run, manifest, status)
@@ -76,13 +79,21 @@ def show(run: Path, /, *, json: bool = False) -> None:
                 print_indented(console, Text(sentence), 2)
         console.print("" if files else "\nno records yet")
         if files:
-            print_rows(console, ("records", ">rank", ">number", ">size", ""), map(_file_cells, files))
+            print_rows(
+                console, ("records", ">rank", ">number", ">size", ""), map(_file_cells, files)
+            )
         if shown := [metric for metric in metrics if metric["num_values"]]:
             console.print()
             columns = ("metric", ">values", ">not finite", ">first", ">last", ">min", ">max")
             print_rows(console, columns, (metric.values() for metric in shown))
 
-    document = {"manifest": manifest, "status": status, "files": files, "metrics": metrics, "healing": healing}
+    document = {
+        "manifest": manifest,
+        "status": status,
+        "files": files,
+        "metrics": metrics,
+        "healing": healing,
+    }
     tell(document, show, json=json)
 
 
@@ -98,16 +109,31 @@ def _describe_metric(series: Series, name: str) -> dict[str, Any]:
 
 def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str) -> None:
     state = f"{status}: {manifest.reason}" if manifest.reason else status
-    rows = {"run": str(run), "status": state, **wording.about_run(manifest), "checkpoints": manifest.checkpoints}
+    rows = {
+        "run": str(run),
+        "status": state,
+        **wording.about_run(manifest),
+        "checkpoints": manifest.checkpoints,
+    }
     for name in ("git", "versions", "seeds", "settings", "data"):
         values = wording.setting_rows(getattr(manifest, name))
         rows[name] = ", ".join(f"{key}={text}" for key, text in values)
-    print_rows(console, ("", ""), ((Text(label, style="bold"), text) for label, text in rows.items() if text))
+    print_rows(
+        console,
+        ("", ""),
+        ((Text(label, style="bold"), text) for label, text in rows.items() if text),
+    )
 
 
 def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:
     damage = Text(damage_text(one["num_bad"]), style="red")
-    return one["kind"], one["rank"], f"{one['num_records']:,}", wording.size(one["num_bytes"]), damage
+    return (
+        one["kind"],
+        one["rank"],
+        f"{one['num_records']:,}",
+        wording.size(one["num_bytes"]),
+        damage,
+    )
 
 
 def plot(
@@ -151,21 +177,29 @@ def plot(
 
 
 def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12) -> Text:
-    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the lines of the curve."""
+    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the
+    lines of the curve.
+    """
     columns = width - GUTTER
     shown = curve.finite()
     if not len(shown):
-        hint = "none of them is finite" if len(curve) else "no step lies in the range that was asked for"
+        hint = (
+            "none of them is finite"
+            if len(curve)
+            else "no step lies in the range that was asked for"
+        )
         raise SettingError(f"{curve.name} has no value to show", hint=hint)
-    low, high = float(shown.values.min()), float(shown.values.max())
-    first, last = int(curve.steps.min()), int(curve.steps.max())
+    low = float(shown.values.min())
+    high = float(shown.values.max())
+    first = int(curve.steps.min())
+    last = int(curve.steps.max())
     canvas = np.zeros((height, columns), np.int64)
     _draw(canvas, thin(shown, 8 * columns), (first, last), (low, high))
     labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
     num_broken = len(curve.broken())
-    told = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
-    told += [f"{num_broken:,} not finite"] if num_broken else []
-    drawn = Text.assemble((f"{wording.visible(curve.name)}  {', '.join(told)}", "bold"), "\n")
+    sentences = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
+    sentences += [f"{num_broken:,} not finite"] if num_broken else []
+    drawn = Text.assemble((f"{wording.visible(curve.name)}  {', '.join(sentences)}", "bold"), "\n")
     for place, line in enumerate(canvas.tolist()):
         label = f"{labels[place]:.4g} ┤" if place in labels else "│"
         dots = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
@@ -175,15 +209,19 @@ def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: i
     return drawn.append(axis, "dim").append(f"\n{marks}" if marks else "", "red")
 
 
-def _draw(canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
-    num_rows, num_columns = 4 * canvas.shape[0], 2 * canvas.shape[1]
+def _draw(
+    canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]
+) -> None:
+    num_rows = 4 * canvas.shape[0]
+    num_columns = 2 * canvas.shape[1]
     across = _places(curve.steps.astype(np.float64), steps, num_columns)
     up = _places(curve.values, values, num_rows)
     points = list(zip(across.tolist(), up.tolist(), strict=True))
     for (x, y), (next_x, next_y) in pairwise([*points, points[-1]]):
         num = max(abs(next_x - x), abs(next_y - y), 1)
         for part in range(num + 1):
-            column, row = round(x + (next_x - x) * part / num), num_rows - 1 - round(y + (next_y - y) * part / num)
+            column = round(x + (next_x - x) * part / num)
+            row = num_rows - 1 - round(y + (next_y - y) * part / num)
             canvas[row // 4, column // 2] |= _DOTS[column % 2][row % 4]
 
 
@@ -195,7 +233,9 @@ def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
 
 
 def _ends(first: int, last: int, columns: int) -> str:
-    left, middle, right = str(first), str((first + last) // 2), str(last)
+    left = str(first)
+    middle = str((first + last) // 2)
+    right = str(last)
     if first == last:
         return left
     room = columns - len(left) - len(right)
@@ -230,10 +270,13 @@ def report(
         An HTML page or Markdown (default: from the file name).
     """
     if format is None:
-        format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001  as the flag is called
+        # as the flag is called
+        format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001
     path = out if out is not None else f"report.{format}"
     if Path(path).is_dir():
-        raise SettingError(f"{path} is a directory", hint=f"name the file: -o {Path(path, f'report.{format}')}")
+        raise SettingError(
+            f"{path} is a directory", hint=f"name the file: -o {Path(path, f'report.{format}')}"
+        )
     facts = gather(run)
     text = markdown.render_markdown(facts) if format == "md" else page.render_html(facts)
     payload = text.encode("utf-8", "backslashreplace")

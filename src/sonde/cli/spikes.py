@@ -1,7 +1,8 @@
-"""`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads ATorch's files.
+"""`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads
+ATorch's files.
 
-`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length.
-`sonde skip RUN --step N`: add the samples of a spike to the run's skip list.
+`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their
+length. `sonde skip RUN --step N`: add the samples of a spike to the run's skip list.
 """
 
 import dataclasses
@@ -16,7 +17,16 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import coloured, number_text, picked, print_csv, print_rows, tell, write_json
+from sonde.cli.terminal import (
+    coloured,
+    number_text,
+    picked,
+    print_csv,
+    print_rows,
+    tell,
+    write_json,
+)
+from sonde.compat.atorch.token_loss_spike import TokenLossSpike
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -24,16 +34,32 @@ from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
 from sonde.report import wording
-from sonde.report.html.sections import event_row, worst_row
+from sonde.report.html.events import spike_row, worst_row
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
-from sonde.spikes.spike_log import RecordedSpike, SpikeLog, as_skip_list, read_spikes, skip_samples, skip_step
-from sonde.spikes.token_loss_spike import TokenLossSpike
+from sonde.spikes.spike_log import (
+    RecordedSpike,
+    SpikeLog,
+    as_skip_list,
+    read_spikes,
+    skip_samples,
+    skip_step,
+)
 
 _MAX_OUTLYING = 100
 _MAX_WORDS = 60
 _CSV_COLUMNS: Final = (
-    *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
+    *(
+        "dataset",
+        "sample",
+        "count",
+        "mean",
+        "last",
+        "trend",
+        "first_step",
+        "last_step",
+        "duplicates",
+    ),
     *("document", "file", "line", "text", "source_text", "problem"),
 )
 _Events: TypeAlias = list[tuple[RecordedSpike, list[DecodedSample]]]
@@ -69,7 +95,9 @@ class AtorchOptions:
     min_loss: float = 0.0
     """ATorch only: ignore losses below this value."""
     details: bool = False
-    """ATorch only: write every sample, worst first, with iteration, time, mean loss and sample info."""
+    """ATorch only: write every sample, worst first, with iteration, time, mean loss and sample
+    info.
+    """
 
 
 def spikes(
@@ -115,32 +143,48 @@ def _answer(run: Path, step: int | None, texts: Texts) -> tuple[object, Callable
     """Return the answer as a JSON document and as a function that shows it on a console."""
     log = read_spikes(run)
     tokenizer = texts.load_tokenizer()
-    decoder = SampleDecoder(log.datasets, directory=texts.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
+    decoder = SampleDecoder(
+        log.datasets, directory=texts.data, tokenizer=tokenizer, known=texts_in_verdicts(run)
+    )
     if step is None:
         rows = [(spike, decoder.decode(spike.samples()[:1])) for spike in log.spikes]
         outlying = decoder.decode(log.samples[:_MAX_OUTLYING])
-        document = [{**_spike_json(spike), "worst": _sample_json(*worst) if worst else None} for spike, worst in rows]
+        document = [
+            {**_spike_json(spike), "worst": _sample_json(*worst) if worst else None}
+            for spike, worst in rows
+        ]
         document += [{**_sample_json(sample), "kind": "sample"} for sample in outlying]
         return document, partial(_show_events, run=run, log=log, rows=rows, outlying=outlying)
     outlying = decoder.decode(log.samples_at(step), with_tokens=True)
     alone = [{**_sample_json(sample), "kind": "sample"} for sample in outlying]
     if outlying and not any(spike.holds(step) for spike in log.spikes):
-        return {"kind": "sample", "step": step, "samples": alone}, partial(_show_outlying, outlying=outlying)
+        return {"kind": "sample", "step": step, "samples": alone}, partial(
+            _show_outlying, outlying=outlying
+        )
     spike = log.at(step)
     samples = decoder.decode(spike.samples(step), with_tokens=True)
     samples_json = [_sample_json(sample) for sample in samples]
-    document_of_step = {**_spike_json(spike), "step": step, "samples": samples_json, "outlying": alone}
+    document_of_step = {
+        **_spike_json(spike),
+        "step": step,
+        "samples": samples_json,
+        "outlying": alone,
+    }
     return document_of_step, partial(_show_samples, spike=spike, step=step, samples=samples)
 
 
-def _decode_atorch(directory: Path, options: AtorchOptions, texts: Texts, out: Path | None, *, json: bool) -> None:
+def _decode_atorch(
+    directory: Path, options: AtorchOptions, texts: Texts, out: Path | None, *, json: bool
+) -> None:
     if not directory.is_dir():
         raise SettingError(f"there is no directory {directory}")
     paths = [tuple(one.split("=", 1)) for one in options.dataset]
-    if any(len(one) != 2 for one in paths):
+    if any(len(path) != 2 for path in paths):
         raise SettingError(f"a dataset is NAME=PATH, not {' '.join(options.dataset)}")
     datasets = [(name, path) for name, path in paths] or None
-    spike = TokenLossSpike(directory, datasets, options.sample_len, options.min_iter, options.min_loss)
+    spike = TokenLossSpike(
+        directory, datasets, options.sample_len, options.min_iter, options.min_loss
+    )
     summary = spike.decode_loss_spike(out, texts.load_tokenizer(), details=options.details)
     if json:
         write_json({**dataclasses.asdict(summary), "bad": [bad._asdict() for bad in summary.bad]})
@@ -149,30 +193,57 @@ def _decode_atorch(directory: Path, options: AtorchOptions, texts: Texts, out: P
     print(f"; {summary.num_bad} entries could not be used" if summary.num_bad else "")
 
 
-def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: list[DecodedSample]) -> None:
+def _show_events(
+    console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: list[DecodedSample]
+) -> None:
     if rows:
-        columns = (">step", ">steps", "kind", "of", ">value", ">baseline", ">z", "dataset", ">sample", "text")
-        print_rows(console, columns, ([*event_row(spike)[:7], *_named(worst)] for spike, worst in rows))
+        columns = (
+            ">step",
+            ">steps",
+            "kind",
+            "of",
+            ">value",
+            ">baseline",
+            ">z",
+            "dataset",
+            ">sample",
+            "text",
+        )
+        print_rows(
+            console, columns, ([*spike_row(spike)[:7], *_named(worst)] for spike, worst in rows)
+        )
     else:
         console.print(f"no spikes in {run}")
     if outlying:
         console.print()
-        console.print(Text(f"{len(log.samples)} single samples far above others of their length", style="bold"))
+        console.print(
+            Text(
+                f"{len(log.samples)} single samples far above others of their length", style="bold"
+            )
+        )
         heads = (">step", ">loss", ">expected", ">z", "dataset", ">sample", "text")
-        numbers = [(one.ranked.step, one.ranked.loss, one.ranked.expected, f"{one.ranked.z:.1f}") for one in outlying]
+        numbers = [
+            (one.ranked.step, one.ranked.loss, one.ranked.expected, f"{one.ranked.z:.1f}")
+            for one in outlying
+        ]
         cells = ([*known, *_named([one])] for known, one in zip(numbers, outlying, strict=True))
         print_rows(console, heads, cells)
         if len(log.samples) > len(outlying):
-            console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
+            console.print(
+                f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all"
+                " samples"
+            )
     if log.num_bad:
         console.print(damage_text(log.num_bad), style="red")
 
 
 def _named(samples: list[DecodedSample]) -> list[object]:
-    """Return the dataset, number and first words of the first of these samples; nothing if there is none."""
-    for one in samples[:1]:
-        words = wording.shortened(" ".join(one.text.split()), _MAX_WORDS)
-        return [one.ranked.dataset, one.ranked.sample, words or one.problem]
+    """Return the dataset, number and first words of the first of these samples; nothing if there is
+    none.
+    """
+    for sample in samples[:1]:
+        words = wording.shortened(" ".join(sample.text.split()), _MAX_WORDS)
+        return [sample.ranked.dataset, sample.ranked.sample, words or sample.problem]
     return [""] * 3
 
 
@@ -180,20 +251,37 @@ def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
     """Show single outlying samples of a step that is not part of a spike."""
     for place, sample in enumerate(outlying, 1):
         one = sample.ranked
-        told = f"loss {number_text(one.loss)} at step {one.step} where samples of its length have "
-        _show_sample(console, place, sample, f"{told}{number_text(one.expected)}, {one.z:.1f} deviations above")
+        sentence = (
+            f"loss {number_text(one.loss)} at step {one.step} where samples of its length have "
+        )
+        _show_sample(
+            console,
+            place,
+            sample,
+            f"{sentence}{number_text(one.expected)}, {one.z:.1f} deviations above",
+        )
 
 
-def _show_samples(console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]) -> None:
+def _show_samples(
+    console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]
+) -> None:
     event = spike.event
-    told = f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step}, {wording.moment(spike.time)}: "
-    told += f"{number_text(event.value)} where {number_text(event.baseline)} was expected"
-    console.print(Text(told, style="bold"))
+    sentence = (
+        f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step},"
+        f" {wording.moment(spike.time)}: "
+    )
+    sentence += f"{number_text(event.value)} where {number_text(event.baseline)} was expected"
+    console.print(Text(sentence, style="bold"))
     if step != event.first_step:
         console.print(Text(f"the samples of step {step}:", style="bold"))
     for place, sample in enumerate(samples, 1):
         ranked = sample.ranked
-        _show_sample(console, place, sample, f"loss {number_text(ranked.loss)}, {ranked.share:.1%} of the step")
+        _show_sample(
+            console,
+            place,
+            sample,
+            f"loss {number_text(ranked.loss)}, {ranked.share:.1%} of the step",
+        )
 
 
 def _show_sample(console: Console, place: int, sample: DecodedSample, told: str) -> None:
@@ -245,7 +333,8 @@ def worst(
     csv: Path | None = None,
     texts: Texts = Texts(),
 ) -> None:
-    """Rank the samples of a run by how far their loss was above that of other samples of their length, over all epochs.
+    """Rank the samples of a run by how far their loss was above that of other samples of their
+    length, over all epochs.
 
     Parameters
     ----------
@@ -267,7 +356,7 @@ def worst(
     if skip and found.entries:
         remark = f"the {len(found.entries)} worst samples of {run.name} over all epochs"
         last_step = max(entry.history.last_step for entry in found.entries)
-        wanted = as_skip_list((one.dataset, one.sample) for one in found.samples())
+        wanted = as_skip_list((sample.dataset, sample.sample) for sample in found.samples())
         skipped = skip_samples(run, wanted, step=last_step, remark=remark)
 
     def show(console: Console) -> None:
@@ -276,19 +365,31 @@ def worst(
         if skipped is not None:
             console.print(f"{len(skipped.added)} samples added to {skipped.path}", soft_wrap=True)
 
-    added = None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
+    added = (
+        None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
+    )
     entries = [_worst_json(entry) for entry in found.entries]
-    document = {"num_samples": found.num_samples, "num_bad": found.num_bad, "worst": entries, "skipped": added}
+    document = {
+        "num_samples": found.num_samples,
+        "num_bad": found.num_bad,
+        "worst": entries,
+        "skipped": added,
+    }
     tell(document, show, json=json)
 
 
 def _show_worst(console: Console, run: Path, found: Worst) -> None:
     if not found.entries:
-        console.print(f"{run} has no ledger of samples: their losses were not given to the spike recorder")
+        console.print(
+            f"{run} has no ledger of samples: their losses were not given to the spike recorder"
+        )
         return
     columns = (">mean", ">last", ">times", "trend", "sample", ">same", "text")
     print_rows(console, columns, (worst_row(entry, _MAX_WORDS) for entry in found.entries))
-    console.print(f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same length")
+    console.print(
+        f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same"
+        " length"
+    )
     if found.num_bad:
         console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
 
@@ -296,19 +397,32 @@ def _show_worst(console: Console, run: Path, found: Worst) -> None:
 def _worst_json(entry: WorstSample) -> dict[str, Any]:
     history = entry.history
     document = picked(entry.decoded, "document", "file", "line", "text", "source_text", "problem")
-    same = [picked(one, "dataset", "sample") for one in entry.duplicates]
+    same = [picked(duplicate, "dataset", "sample") for duplicate in entry.duplicates]
     return {**dataclasses.asdict(history), "trend": history.trend, "duplicates": same, **document}
 
 
 def _as_csv(found: Worst) -> bytes:
     buffer = io.StringIO()
-    same = [" ".join(str(one.sample) for one in entry.duplicates) for entry in found.entries]
-    rows = [{**_worst_json(entry), "duplicates": text} for entry, text in zip(found.entries, same, strict=True)]
+    same = [
+        " ".join(str(duplicate.sample) for duplicate in entry.duplicates) for entry in found.entries
+    ]
+    rows = [
+        {**_worst_json(entry), "duplicates": text}
+        for entry, text in zip(found.entries, same, strict=True)
+    ]
     print_csv([_CSV_COLUMNS, *([row[name] for name in _CSV_COLUMNS] for row in rows)], buffer)
     return buffer.getvalue().encode("utf-8", "backslashreplace")
 
 
-def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None = None, json: bool = False) -> None:
+def skip(
+    run: Path,
+    /,
+    *,
+    step: int,
+    worst: int | None = None,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
     """Add the samples of a recorded step to a skip list, so that training leaves them out.
 
     Parameters
@@ -328,6 +442,8 @@ def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None 
     samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.entries}
     known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
     lines = [f"{len(skipped.added)} samples added to {skipped.path}{known}"]
-    lines += [f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers]
+    lines += [
+        f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers
+    ]
     document = {"path": str(skipped.path), "added": samples, "num_known": skipped.num_known}
     tell(document, lambda console: console.print("\n".join(lines), soft_wrap=True), json=json)

@@ -1,14 +1,16 @@
-"""Output shared by all verbs: a console for people, JSON for programs, and the formatting of numbers.
+"""Output shared by all verbs: a console for people, JSON for programs, and the formatting of
+numbers.
 
 Sizes, times and durations are formatted in report/wording.py.
 
-Everything printed may come from a file that somebody else wrote, such as a metric's name or a sentence of the corpus.
-All of it passes through `visible` (report/wording.py), which shows control characters and bidirectional marks as
-escapes. Verbs need not call it: `guarded` applies it to standard output and standard error, and `SafeConsole` is a rich console that does the
-same and ignores markup.
+Everything printed may come from a file that somebody else wrote, such as a metric's name or a
+sentence of the corpus. All of it passes through `visible` (report/wording.py), which shows control
+characters and bidirectional marks as escapes. Verbs need not call it: `guarded` applies it to
+standard output and standard error, and `SafeConsole` is a rich console that does the same and
+ignores markup.
 
-Colour follows the terminal, NO_COLOR and FORCE_COLOR (handled by rich). JSON is one document on standard output, with
-values written as in docs/formats/values.md.
+Colour follows the terminal, NO_COLOR and FORCE_COLOR (handled by rich). JSON is one document on
+standard output, with values written as in docs/formats/values.md.
 """
 
 import contextlib
@@ -34,28 +36,42 @@ _LONG_TABLE: Final = 500
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Context in which everything written to standard output and standard error is made safe to show."""
-    out, err = sys.stdout, sys.stderr
+    """Context in which everything written to standard output and standard error is made safe to
+    show.
+    """
+    out = sys.stdout
+    err = sys.stderr
     sys.stdout, sys.stderr = cast("TextIO", _Visible(out)), cast("TextIO", _Visible(err))
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = out, err
+        sys.stdout = out
+        sys.stderr = err
 
 
 def data_output() -> TextIO:
-    """Return the stream for output that must be exact: unfiltered standard output, or the filtered one on a terminal."""
-    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    """Return the stream for output that must be exact: unfiltered standard output, or the filtered
+    one on a terminal.
+    """
+    return (
+        sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    )
 
 
 class SafeConsole(Console):
-    """A console that shows text as it is: no markup, no emoji codes, and nothing that acts on the terminal."""
+    """A console that shows text as it is: no markup, no emoji codes, and nothing that acts on the
+    terminal.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render like rich, with every piece of text made safe to show. Rich's own control codes pass."""
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render like rich, with every piece of text made safe to show. Rich's own control codes
+        pass.
+        """
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
@@ -76,13 +92,16 @@ def json_text(document: object) -> str:
     """Return a value as one line of JSON that is safe to show."""
     from sonde.records.values import encode  # brings numpy, as in wording.py
 
-    # orjson escapes what JSON requires. Other unsafe characters occur only inside strings, where JSON can escape them.
+    # orjson escapes what JSON requires. Other unsafe characters occur only inside strings, where
+    # JSON can escape them.
     text = encode(document, max_bytes=_MAX_JSON_BYTES).decode()
     return INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def tell(document: object, show: Callable[[Console], None], *, json: bool) -> None:
-    """Print the answer of a verb: one JSON document for programs, or what `show` prints for people."""
+    """Print the answer of a verb: one JSON document for programs, or what `show` prints for
+    people.
+    """
     if json:
         write_json(document)
     else:
@@ -95,15 +114,26 @@ def picked(one: object, *names: str) -> dict[str, Any]:
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print a table without rules. Columns whose name begins with `>` are right-aligned; `number_text` formats numbers.
+    """Print a table without rules. Columns whose name begins with `>` are right-aligned;
+    `number_text` formats numbers.
 
-    On a terminal, cells wrap and have colours. A long table, for which rich takes a millisecond per row, and one that
-    goes to a file are written line by line.
+    On a terminal, cells wrap and have colours. A long table, for which rich takes a millisecond per
+    row, and one that goes to a file are written line by line.
     """
-    cells = [[cell if isinstance(cell, Text) else Text(number_text(cell)) for cell in row] for row in rows]
-    names, rights = [name.removeprefix(">") for name in columns], [name.startswith(">") for name in columns]
+    cells = [
+        [cell if isinstance(cell, Text) else Text(number_text(cell)) for cell in row]
+        for row in rows
+    ]
+    names = [name.removeprefix(">") for name in columns]
+    rights = [name.startswith(">") for name in columns]
     if console.is_terminal and len(cells) < _LONG_TABLE:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(names))
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+            header_style="bold",
+            show_header=any(names),
+        )
         for name, is_right in zip(names, rights, strict=True):
             table.add_column(Text(name), justify="right" if is_right else "left", overflow="fold")
         for row in cells:
@@ -116,21 +146,28 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable
     for line in lines if any(names) else lines[1:]:
         pads = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
         filled = [
-            pad + text if is_right else text + pad for text, pad, is_right in zip(line, pads, rights, strict=True)
+            pad + text if is_right else text + pad
+            for text, pad, is_right in zip(line, pads, rights, strict=True)
         ]
         console.file.write("  ".join(filled).rstrip() + "\n")
 
 
 def print_indented(console: Console, text: Text, indent: int) -> None:
-    """Print a paragraph with every line indented by `indent` columns; after a bullet, lines begin below its text."""
+    """Print a paragraph with every line indented by `indent` columns; after a bullet, lines begin
+    below its text.
+    """
     hanging = 2 if text.plain.startswith(("· ", "→ ")) else 0
     for number, line in enumerate(text.wrap(console, console.width - indent - hanging)):
         line.rstrip()
-        console.print(Text(" " * (indent + hanging * (number > 0))).append_text(line), soft_wrap=True)
+        console.print(
+            Text(" " * (indent + hanging * (number > 0))).append_text(line), soft_wrap=True
+        )
 
 
 def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:
-    """Write CSV to standard output or `file`. None becomes an empty cell; spreadsheet formulas are escaped."""
+    """Write CSV to standard output or `file`. None becomes an empty cell; spreadsheet formulas are
+    escaped.
+    """
     from sonde.log.backends.csv import safe_cell
 
     writer = csv.writer(file or sys.stdout, lineterminator="\n")
@@ -145,7 +182,9 @@ def needs(verb: str, *packages: str) -> None:
 
 
 def coloured(tokens: Iterable[str], losses: Iterable[float], usual: float) -> Text:
-    """Return a text with its tokens coloured by loss: yellow from twice the usual loss on, red from four times."""
+    """Return a text with its tokens coloured by loss: yellow from twice the usual loss on, red from
+    four times.
+    """
     text = Text()
     for token, loss in zip(tokens, losses, strict=True):
         style = "black on yellow" if loss < 4 * usual else "bold white on red"
@@ -154,18 +193,24 @@ def coloured(tokens: Iterable[str], losses: Iterable[float], usual: float) -> Te
 
 
 def number_text(value: object) -> str:
-    """Format a float with six significant digits; anything else with `str`, and None as an empty string."""
+    """Format a float with six significant digits; anything else with `str`, and None as an empty
+    string.
+    """
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)
 
 
 class _Visible:
-    """A text stream that escapes whatever would act on a terminal. Everything else is delegated to the wrapped stream."""
+    """A text stream that escapes whatever would act on a terminal. Everything else is delegated to
+    the wrapped stream.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """The wrapped stream. Rich writes here directly, since SafeConsole has already made the text safe."""
+        """The wrapped stream. Rich writes here directly, since SafeConsole has already made the
+        text safe.
+        """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)

@@ -1,12 +1,14 @@
-"""`sonde train DATA --run RUN`: train with the built-in recipe. Resumes on its own and works under torchrun.
+"""`sonde train DATA --run RUN`: train with the built-in recipe. Resumes on its own and works under
+torchrun.
 
 Settings come from several sources; later ones override earlier ones:
 
     defaults  <  the run's own settings, if it resumes  <  TOML  <  flags
 
-Every flag comes from a field of `RecipeSettings`, with its docstring as help. A flag that was not given is absent, so
-that a file and defaults can fill it in. Only rank 0 prints, to standard error: a progress line on a terminal,
-a short line per log interval elsewhere. `--output tcap` prints TCAP's lines to standard output instead.
+Every flag comes from a field of `RecipeSettings`, with its docstring as help. A flag that was not
+given is absent, so that a file and defaults can fill it in. Only rank 0 prints, to standard error:
+a progress line on a terminal, a short line per log interval elsewhere. `--output tcap` prints
+TCAP's lines to standard output instead.
 """
 
 import ast
@@ -35,14 +37,19 @@ class Start:
     """Options of `sonde train` that are not settings of the recipe."""
 
     arch: Literal["tiny", "small", "base", "big"] | None = None
-    """Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set (default: small)."""
+    """Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set
+    (default: small).
+    """
     checkpoints: str | None = None
-    """Folder or URL for checkpoints, if not in the run directory. Give it at every start; the run records it so that other commands find it."""
+    """Folder or URL for checkpoints, if not in the run directory. Give it at every start; the run
+    records it so that other commands find it.
+    """
     start_over: bool = False
     """Restart from the first update when the run has checkpoints but none of them is usable."""
     heal: int | None = None
-    """Heal the run up to this many times, over all its starts. If the loss does not recover or is not finite, find the
-    cause, return to the last good state, skip what caused it, and continue."""
+    """Heal the run up to this many times, over all its starts. If the loss does not recover or is
+    not finite, find the cause, return to the last good state, skip what caused it, and continue.
+    """
 
 
 def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "") -> Any:
@@ -53,10 +60,15 @@ def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "
     for field in fields(settings):
         if field.name in leave_out:
             continue
-        default = "" if field.default in (MISSING, None, ()) else f" (default: {_default_text(field.default)})"
+        default = (
+            ""
+            if field.default in (MISSING, None, ())
+            else f" (default: {_default_text(field.default)})"
+        )
         told = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
         keys[prefix + field.name] = Annotated[hints[field.name], told]
-    return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time
+    # a TypedDict made at run time
+    return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]
 
 
 def field_docstrings(settings: type[Any]) -> dict[str, str]:
@@ -67,10 +79,17 @@ def field_docstrings(settings: type[Any]) -> dict[str, str]:
             found |= field_docstrings(base)
     # A public class names its package as its module, but its functions know where it was defined.
     tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
+    body = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == settings.__name__
+    ).body
     for pair in pairwise(body):
         match pair:
-            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
                 found[name] = " ".join(text.split())
     return found
 
@@ -86,7 +105,9 @@ if TYPE_CHECKING:
     HealFlags = dict[str, Any]
 else:
     Flags = flags_of(RecipeSettings, leave_out=("data",))
-    HealFlags = flags_of(Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose"))
+    HealFlags = flags_of(
+        Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose")
+    )
 
 
 def train(
@@ -100,14 +121,16 @@ def train(
     healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
-    """Train a Transformer on a prepared data directory. An existing run resumes from its newest valid checkpoint.
+    """Train a Transformer on a prepared data directory. An existing run resumes from its newest
+    valid checkpoint.
 
     Parameters
     ----------
     data
         The directory that `sonde prepare` wrote. Not needed when a run resumes.
     run
-        The run directory: created, or resumed if it exists. Under torchrun write --run-dir, because torchrun takes
+        The run directory: created, or resumed if it exists. Under torchrun write --run-dir, because
+            torchrun takes
         --run as a short form of its own --run-path.
     config
         A TOML file of settings, one `key = value` per line. Command-line flags override it.
@@ -118,7 +141,10 @@ def train(
     given: dict[str, Any] = {"arch": start.arch, **(flags or {})}
     if data is not None:
         if not data.is_dir():
-            raise SettingError(f"there is no directory {data}", hint="`sonde prepare --train FILE --out DIR` makes one")
+            raise SettingError(
+                f"there is no directory {data}",
+                hint="`sonde prepare --train FILE --out DIR` makes one",
+            )
         given["data"] = str(data.absolute())
     try:
         settings = _resolved(run, read_toml(config) if config else {}, given)
@@ -147,26 +173,36 @@ def _heal(times: int | None, flags: Mapping[str, Any]) -> Heal | None:
     given = {name.removeprefix("heal_"): value for name, value in flags.items()}
     if times is None and not given.get("dry_run"):
         if given:
-            raise SettingError("the flags --heal-… need --heal N", hint="N is how often the run may be mended")
+            raise SettingError(
+                "the flags --heal-… need --heal N", hint="N is how often the run may be mended"
+            )
         return None
     return Heal(max_times=1_000_000 if times is None else times, **given)
 
 
 def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:
-    """Return the settings to train with. Reports what changed since the last start and refuses what must not change."""
+    """Return the settings to train with. Reports what changed since the last start and refuses what
+    must not change.
+    """
     if not RunLayout(run).manifest.exists():
         return settings_from(toml, given)
     before = asdict(settings_of_run(run))
     now = settings_from(before, toml, given)
     new = asdict(now)
-    changed = {name: f"{name} was {old!r} and is now {new[name]!r}" for name, old in before.items() if old != new[name]}
-    fixed = [told for name, told in changed.items() if name in FIXED]
+    changed = {
+        name: f"{name} was {old!r} and is now {new[name]!r}"
+        for name, old in before.items()
+        if old != new[name]
+    }
+    fixed = [sentence for name, sentence in changed.items() if name in FIXED]
     if fixed:
-        told = f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}"
-        raise SettingError(told, hint="leave them out to go on with its own, or start a new run directory")
+        sentence = f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}"
+        raise SettingError(
+            sentence, hint="leave them out to go on with its own, or start a new run directory"
+        )
     if rank_of_process() == 0:
-        for told in changed.values():
-            screen().print(f"changed: {told}", style="yellow", markup=False)
+        for sentence in changed.values():
+            screen().print(f"changed: {sentence}", style="yellow", markup=False)
     return now
 
 
@@ -176,5 +212,9 @@ def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:
     console = screen()
     print_rows(console, ("what would happen", ""), facts.items())
     console.print()
-    print_rows(console, ("setting", "value"), ((name, str(value)) for name, value in asdict(settings).items()))
+    print_rows(
+        console,
+        ("setting", "value"),
+        ((name, str(value)) for name, value in asdict(settings).items()),
+    )
     console.print(f"\n{world_size_of_process()} ranks; nothing was written")

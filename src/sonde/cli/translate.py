@@ -1,7 +1,8 @@
 """`sonde translate RUN`, `generate` and `score`: use a trained run, on a GPU if there is one.
 
-`translate` translates a file of sentences, in order; with a reference file, it also prints BLEU and chrF. `generate`
-samples text. `score` computes how likely given translations are, or given text for a language model.
+`translate` translates a file of sentences, in order; with a reference file, it also prints BLEU and
+chrF. `generate` samples text. `score` computes how likely given translations are, or given text for
+a language model.
 """
 
 import math
@@ -27,13 +28,17 @@ class Drawing:
     """Options for random sampling."""
 
     temperature: float = 1.0
-    """Sampling temperature: below 1 favours likely tokens, above 1 makes the output more diverse."""
+    """Sampling temperature: below 1 favours likely tokens, above 1 makes the output more
+    diverse.
+    """
     top_k: int = 0
     """Sample only from the k most likely tokens; 0 uses all of them."""
     top_p: float = 1.0
     """Sample from the smallest set of tokens whose total probability reaches this value."""
     min_p: float = 0.0
-    """Sample only from tokens whose probability is at least this fraction of the most likely token's."""
+    """Sample only from tokens whose probability is at least this fraction of the most likely
+    token's.
+    """
     seed: int = 0
     """Random seed. The samples depend only on it and on the position of the text in the input."""
 
@@ -54,15 +59,23 @@ class TranslateOptions:
     beam: int = 5
     """Beam size; 1 is greedy search."""
     nbest: int = 1
-    """Number of translations per sentence, best first. Above 1, each line holds sentence number, score and text, tab-separated."""
+    """Number of translations per sentence, best first. Above 1, each line holds sentence number,
+    score and text, tab-separated.
+    """
     length_penalty: float = 1.0
-    """Divide scores by the length raised to this power; values above 1 favour longer translations."""
+    """Divide scores by the length raised to this power; values above 1 favour longer
+    translations.
+    """
     sample: bool = False
-    """Sample translations instead of running beam search. See --top-k, --top-p, --min-p and --temperature."""
+    """Sample translations instead of running beam search. See --top-k, --top-p, --min-p and
+    --temperature.
+    """
     batch_tokens: int = 4096
     """Maximum source tokens per batch, padding included."""
     ref: Path | None = None
-    """Reference translations, one per line. Prints BLEU and chrF to standard error. Needs torchsonde[eval]."""
+    """Reference translations, one per line. Prints BLEU and chrF to standard error. Needs
+    torchsonde[eval].
+    """
     checkpoint: Path | None = None
     """Checkpoint to load the weights from (default: the newest valid one)."""
     json: bool = False
@@ -86,12 +99,19 @@ def translate(
     lines = read_lines(told.input)
     references = read_lines(told.ref) if told.ref is not None else None
     if references is not None and len(references) != len(lines):
-        raise SettingError(f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}")
+        raise SettingError(
+            f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}"
+        )
     translator = opened(run, moved, told.checkpoint)
-    sampling = drawn.sampling() if told.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p else None
+    sampling = (
+        drawn.sampling() if told.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p else None
+    )
     beam = told.beam if sampling is None else told.nbest
     settings = translator.search(
-        beam=beam, n_best=told.nbest, length_penalty=told.length_penalty, temperature=drawn.temperature
+        beam=beam,
+        n_best=told.nbest,
+        length_penalty=told.length_penalty,
+        temperature=drawn.temperature,
     )
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -167,8 +187,11 @@ class GenerateOptions:
     """Print one JSON document instead of text."""
 
 
-def generate(run: Path, /, options: GenerateOptions, drawn: Drawing = Drawing(), moved: Moved = Moved()) -> None:
-    """Sample text from a trained run: a language model continues the prompt, a translation model translates it.
+def generate(
+    run: Path, /, options: GenerateOptions, drawn: Drawing = Drawing(), moved: Moved = Moved()
+) -> None:
+    """Sample text from a trained run: a language model continues the prompt, a translation model
+    translates it.
 
     Parameters
     ----------
@@ -179,16 +202,26 @@ def generate(run: Path, /, options: GenerateOptions, drawn: Drawing = Drawing(),
         raise SettingError(f"--greedy gives one text for each prompt, not {options.num}")
     translator = opened(run, moved, options.checkpoint)
     num = options.num
-    settings = translator.search(beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature)
+    settings = translator.search(
+        beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature
+    )
     sampling = None if options.greedy else drawn.sampling()
     found = translator.translate(options.prompt, settings, sampling=sampling)
     texts = [[text for text, _ in one.n_best] for one in found]
     if translator.model.settings.is_decoder_only:
         pairs = zip(options.prompt, found, strict=True)
-        texts = [[translator.continued(prompt, one.words) for _, one in made.n_best] for prompt, made in pairs]
+        texts = [
+            [translator.continued(prompt, one.words) for _, one in made.n_best]
+            for prompt, made in pairs
+        ]
     if options.json:
         pairs = zip(options.prompt, texts, strict=True)
-        write_json({"step": translator.step, "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs]})
+        write_json(
+            {
+                "step": translator.step,
+                "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs],
+            }
+        )
         return
     print("\n\n".join(text for made in texts for text in made))
 
@@ -204,7 +237,8 @@ def score(
     checkpoint: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Score given pairs. Prints one line per pair: the log-probability of the target and its number of tokens.
+    """Score given pairs. Prints one line per pair: the log-probability of the target and its number
+    of tokens.
 
     Parameters
     ----------
@@ -213,7 +247,8 @@ def score(
     target
         File of target sentences, one per line.
     source
-        File of source sentences, one per line. Optional for a language model, where it is the text before each target.
+        File of source sentences, one per line. Optional for a language model, where it is the text
+            before each target.
     batch_tokens
         Maximum tokens per batch, padding included.
     checkpoint
@@ -224,7 +259,9 @@ def score(
     targets = read_lines(target)
     translator = opened(run, moved, checkpoint)
     if source is None and not translator.model.settings.is_decoder_only:
-        raise SettingError(f"{run} translates, so its targets need sources", hint="give them with --source FILE")
+        raise SettingError(
+            f"{run} translates, so its targets need sources", hint="give them with --source FILE"
+        )
     sources = read_lines(source) if source is not None else [""] * len(targets)
     if len(sources) != len(targets):
         raise SettingError(f"{source} has {len(sources)} lines and {target} has {len(targets)}")
@@ -233,9 +270,19 @@ def score(
     total = sum(one.score for one in scores)
     perplexity = math.exp(-total / num_tokens) if num_tokens else float("nan")
     if json:
-        pairs = [{"num_tokens": len(one.tokens), **picked(one, "score", "token_scores")} for one in scores]
-        write_json({"step": translator.step, "pairs": pairs, "num_tokens": num_tokens, "perplexity": perplexity})
+        pairs = [
+            {"num_tokens": len(one.tokens), **picked(one, "score", "token_scores")}
+            for one in scores
+        ]
+        write_json(
+            {
+                "step": translator.step,
+                "pairs": pairs,
+                "num_tokens": num_tokens,
+                "perplexity": perplexity,
+            }
+        )
         return
-    for one in scores:
-        print(f"{one.score:.4f}", len(one.tokens), sep="\t")
+    for score in scores:
+        print(f"{score.score:.4f}", len(score.tokens), sep="\t")
     print(f"{num_tokens} tokens, perplexity {perplexity:.3f}", file=sys.stderr)

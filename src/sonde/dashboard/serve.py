@@ -1,23 +1,28 @@
-"""The server: its port, the printed URL, the routes, an HTTP protocol with a request timeout. Runs are read in threads.
+"""The server: its port, the printed URL, the routes, an HTTP protocol with a request timeout. Runs
+are read in threads.
 
-/                      the runs                         ?q= ?sort= ?page=
-/run/NAME              curves and events                ?metric= ?rank= ?from= ?to= ?log=
-/run/NAME/step/N       an event: samples, verdict, tensors
+/                      the runs                         ?q= ?sort= ?col= ?group= ?fold= ?page=
+/run/NAME              curves and events                ?filter= ?rank= ?from= ?to= ?x= ?smooth=
+/run/NAME/step/N       an event: verdict, samples, tensors  ?attempt=
 /run/NAME/samples      the worst samples; likewise checkpoints, log, settings
-/compare               several runs                     ?run= ?run= ?metric= ?x= ?smooth=
-/api/curves, /api/compare, /api/sparks    points, for the script
-/live                  server-sent events
+/compare               several runs                     ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
+/api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
+/csv                   all values of metrics            ?run= ?metric= ?x= ?rank=
+/live                  server-sent events               ?run= ?run=
 /jobs                  the output of a job
 
     data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
 
-A page is notified within half a second of a write. The message names what changed and contains no data: the page then
-requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), ten
-minutes per stream, and ten seconds for a client that does not read.
+A page is notified within half a second of a write. The message names what changed and contains no
+data: the page then requests what it shows. Resources are bounded: a limited number of streams
+(pages beyond it poll every few seconds), ten minutes per stream, and ten seconds for a client that
+does not read.
 
-Jobs are started by a button, one at a time, each in its own process that ends when the page is left, and only with
-`sonde dashboard --allow-jobs`. A request can only choose `sonde diagnose RUN --step N` or `sonde replay RUN --step N`,
-name a known run of the folder, and give a number. The output is streamed as it is.
+Jobs are started by a button, one at a time, each in its own process that ends when the page is
+left, and only with `sonde dashboard --allow-jobs`. A request can only choose `sonde diagnose RUN
+--step N` or `sonde replay RUN --step N`, name a known run of the folder, and give a number. For a
+run of somebody's own script this runs the command that the run recorded: the page shows it, and
+asks first. The output is streamed as it is.
 """
 
 import asyncio
@@ -27,33 +32,37 @@ import os
 import secrets
 import socket
 import sys
-import time
 import webbrowser
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
-import orjson
 import uvicorn
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.folder import SONDE, RunFolder, state_of
-from sonde.dashboard.frame import number, whole
+from sonde.dashboard.compare_page import compare_page, compared_data
+from sonde.dashboard.event_page import event_page
+from sonde.dashboard.folder import SONDE, RunFolder
+from sonde.dashboard.frame import whole
 from sonde.dashboard.guard import LOOPBACK, Guard, is_loopback
-from sonde.dashboard.runs_pages import compare_page, compared_data, runs_page
+from sonde.dashboard.queries import csv_rows, json_answer, look_of, metric_names, run_names
+from sonde.dashboard.replaying import AGAIN, YES, how_to_replay
+from sonde.dashboard.runs_page import DEFAULT, NEWEST, ListQuery, runs_page
+from sonde.dashboard.streams import EventStream, changes_of, output_of
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
+from sonde.report import wording
+from sonde.report.axes import STEP
 from sonde.report.html.markup import tag
-from sonde.report.run_curves import CURVES, LOSS, Stretch, run_data
+from sonde.report.panels import run_panels, sections
+from sonde.report.run_curves import LOSS
 
 PORT: Final = 8642
 _PORTS_TRIED: Final = 20
@@ -64,15 +73,10 @@ _ARENA_MAX: Final = -8
 _THREADS: Final = 4
 """Number of threads that read runs; each uses its own memory."""
 _MAX_SPARKS: Final = 24
-_MAX_METRICS: Final = 12
-_MAX_COMPARED: Final = 64
-_MAX_POINTS: Final = 4000
+_MAX_COLUMNS: Final = 60
 MAX_STREAMS: Final = 48
 _JOBS: Final = ("diagnose", "replay")
-_CHANGE_SECONDS: Final = 0.4
-_BEAT_SECONDS: Final = 15.0
 _JOB_SECONDS: Final = 86_400.0
-_PATIENCE_SECONDS: Final = 10.0
 
 
 class _Impatient(H11Protocol):
@@ -90,17 +94,20 @@ class _Impatient(H11Protocol):
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
-        """Close the connection, unless a complete request is being answered: that has no time limit."""
+        """Close the connection, unless a complete request is being answered: that has no time
+        limit.
+        """
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             self.transport.close()
 
 
 class DashboardServer:
-    """A server bound to its port. `run` serves until it is interrupted, or until `server.should_exit` is set.
+    """A server bound to its port. `run` serves until it is interrupted, or until
+    `server.should_exit` is set.
 
-    An address that other machines can reach requires a token, and so do jobs, because other users of this machine can
-    reach the port. A token is generated if one is needed and none is given.
+    An address that other machines can reach requires a token, and so do jobs, because other users
+    of this machine can reach the port. A token is generated if one is needed and none is given.
     """
 
     def __init__(
@@ -113,11 +120,16 @@ class DashboardServer:
         allow_jobs: bool = False,
     ) -> None:
         if not runs.is_dir():
-            raise SettingError(f"{runs} is not a directory", hint="give the directory that holds your runs")
+            raise SettingError(
+                f"{runs} is not a directory", hint="give the directory that holds your runs"
+            )
         if port is not None and not 0 <= port < 65536:
             raise SettingError(f"a port is 0 to 65535, not {port}")
         if token is not None and (len(token) < 16 or not token.isascii() or not token.isalnum()):
-            raise SettingError("a token has 16 letters and digits or more", hint="leave --token out, and one is made")
+            raise SettingError(
+                "a token has 16 letters and digits or more",
+                hint="leave --token out, and one is made",
+            )
         is_local = is_loopback(host)
         if token is None and (not is_local or allow_jobs):
             token = secrets.token_hex(16)
@@ -126,7 +138,8 @@ class DashboardServer:
         names |= set() if is_local else {socket.gethostname().lower(), socket.getfqdn().lower()}
         guard = Middleware(Guard, hosts=LOOPBACK | names, any_address=not is_local, token=token)
         self.port: int = self._socket.getsockname()[1]
-        shown = host.strip("[]") if host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104  compared, not bound
+        # compared, not bound
+        shown = host.strip("[]") if host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104
         shown = f"[{shown}]" if ":" in shown else shown
         self.address = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
         config = uvicorn.Config(
@@ -157,7 +170,9 @@ class DashboardServer:
 
 def open_browser(address: str) -> bool:
     """Open the page in a browser if there is a desktop."""
-    has_desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    has_desktop = sys.platform == "darwin" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
     if not has_desktop or os.environ.get("SSH_CONNECTION"):
         return False
     return webbrowser.open(address)
@@ -168,18 +183,24 @@ def _listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     is_both = host.strip("[]") == "::" and socket.has_dualstack_ipv6()
     problem = ""
-    for one in ports:
+    for tried in ports:
         try:
             # With a backlog, clients that are faster than the server wait instead of being refused.
-            return socket.create_server((host.strip("[]"), one), family=family, backlog=128, dualstack_ipv6=is_both)
+            return socket.create_server(
+                (host.strip("[]"), tried), family=family, backlog=128, dualstack_ipv6=is_both
+            )
         except OSError as error:
             problem = error.strerror or str(error)
-    told = f"cannot listen at {host} port {ports[0]}"
-    raise SettingError(told, cause=problem, hint="give another --port, or --port 0 for any free one")
+    sentence = f"cannot listen at {host} port {ports[0]}"
+    raise SettingError(
+        sentence, cause=problem, hint="give another --port, or --port 0 for any free one"
+    )
 
 
 def _create_app(folder: RunFolder, guard: Middleware, allow_jobs: bool) -> Starlette:
-    """Create the application. `guard` controls access; `allow_jobs` permits starting diagnoses and replays."""
+    """Create the application. `guard` controls access; `allow_jobs` permits starting diagnoses and
+    replays.
+    """
     pages = _Pages(folder, allow_jobs)
 
     @contextlib.asynccontextmanager
@@ -194,6 +215,8 @@ def _create_app(folder: RunFolder, guard: Middleware, allow_jobs: bool) -> Starl
         Route("/api/curves", pages.curves),
         Route("/api/compare", pages.compared),
         Route("/api/sparks", pages.sparks),
+        Route("/api/metrics", pages.metrics),
+        Route("/csv", pages.csv),
         Route("/static/{name}", _static),
         Route("/live", pages.live),
     ]
@@ -217,22 +240,35 @@ class _Pages:
 
     def runs(self, request: Request) -> Response:
         query = request.query_params
-        page = whole(query.get("page"), 1)
-        return HTMLResponse(runs_page(self.folder, query.get("q", ""), query.get("sort", ""), page))
+        columns = tuple(dict.fromkeys(query.getlist("col")[:_MAX_COLUMNS]))
+        wanted = ListQuery(
+            search=query.get("q", ""),
+            sort=query.get("sort") or NEWEST,
+            columns=columns or DEFAULT,
+            group=query.get("group", ""),
+            folded=tuple(query.getlist("fold")),
+            page=whole(query.get("page"), 1),
+        )
+        return HTMLResponse(runs_page(self.folder, wanted))
 
     def run(self, request: Request) -> Response:
         name, part, rest = self._split(request.path_params["path"])
+        query = request.query_params
         row = self.folder.row(name, self.folder.path(name))
         with self.folder.open(name) as run:
             if part == "step":
-                return HTMLResponse(run_page.event_page(name, run, whole(rest), allow_jobs=self.allow_jobs))
-            return HTMLResponse(run_page.page(row, run, part, request.query_params))
+                attempt = whole(query.get("attempt"), 0)
+                page = event_page(
+                    row, run, whole(rest), attempt=attempt, allow_jobs=self.allow_jobs
+                )
+                return HTMLResponse(page)
+            return HTMLResponse(run_page.page(row, run, part, query))
 
     def compare(self, request: Request) -> Response:
-        names = _names(request)
+        names = run_names(request)
         known = self.folder.runs()
         rows = [self.folder.row(name, known[name]) for name in names if name in known]
-        metrics: dict[str, None] = dict.fromkeys(["loss"])
+        metrics: dict[str, None] = dict.fromkeys([LOSS])
         for row in rows[:8]:
             with contextlib.suppress(RunError, OSError), self.folder.open(row.name) as run:
                 metrics |= dict.fromkeys(run.curves().names[:500])
@@ -240,48 +276,87 @@ class _Pages:
         return HTMLResponse(compare_page(rows, list(metrics), dict(request.query_params), unknown))
 
     def curves(self, request: Request) -> Response:
-        query, stretch = request.query_params, _stretch(request, 1600)
-        rank, metrics = query.get("rank"), query.getlist("metric")
-        if len(metrics) > _MAX_METRICS:
-            raise SettingError(f"at most {_MAX_METRICS} metrics at once, not {len(metrics)}")
+        query = request.query_params
+        metrics = metric_names(request)
         with self.folder.open(query.get("run", "")) as run:
-            events = [spike.event for spike in run.spikes().spikes]
-            one_rank = whole(rank) if rank else None
-            return _json(run_data(run.curves(), events, stretch, metrics=metrics, rank=one_rank))
+            look = look_of(request, 1600)
+            return json_answer(run_panels(run.curves(), run.marks(), run.path, look, metrics))
+
+    def metrics(self, request: Request) -> Response:
+        with self.folder.open(request.query_params.get("run", "")) as run:
+            return json_answer(sections(run.curves()))
 
     def compared(self, request: Request) -> Response:
-        query, known = request.query_params, self.folder.runs()
-        names = [name for name in _names(request) if name in known]
-        stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
-        metric, axis = query.get("metric", "loss"), query.get("x", "step")
-        smooth = number(query.get("smooth"), 0.0) or 0.0
-        return _json(compared_data(self.folder, names, stretch, metric=metric, axis=axis, smooth=smooth))
+        query = request.query_params
+        known = self.folder.runs()
+        names = [name for name in run_names(request) if name in known]
+        metrics = metric_names(request) or [LOSS]
+        points = max(200, min(1200, 16_000 // max(len(names) * len(metrics), 1)))
+        look = look_of(request, points)
+        return json_answer(
+            compared_data(self.folder, names, look, metrics, query.get("colour", ""))
+        )
+
+    def csv(self, request: Request) -> Response:
+        """Return all values of metrics of runs: a row for each."""
+        names = run_names(request)
+        metrics = metric_names(request) or [LOSS]
+        axis = request.query_params.get("x", STEP)
+        for name in names:
+            self.folder.path(name)
+        rank = request.query_params.get("rank")
+        rows = csv_rows(self.folder, names, metrics, axis, whole(rank) if rank else None)
+        headers = {"content-disposition": 'attachment; filename="sonde.csv"'}
+        return StreamingResponse(rows, media_type="text/csv", headers=headers)
 
     def sparks(self, request: Request) -> Response:
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for name in request.query_params.getlist("run")[:_MAX_SPARKS]:
             with contextlib.suppress(SondeError, OSError), self.folder.open(name) as run:
-                found[name] = {"spark": "", "events": ""}  # in case it cannot be read
-                curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
-                found[name] = {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
-        return _json(found)
+                found[name] = {"spark": "", "events": "", "cause": "", "damage": ""}  # unreadable
+                details = self.folder.details(name)
+                damage = (
+                    wording.counted(details.num_damaged, "damaged line")
+                    if details.num_damaged
+                    else ""
+                )
+                found[name] = {
+                    "spark": frame.spark(run.find(LOSS)),
+                    "events": f"{details.num_events or ''}",
+                    "cause": details.cause,
+                    "damage": damage,
+                }
+        return json_answer(found)
 
     async def live(self, request: Request) -> Response:
-        path = self.folder.path(request.query_params.get("run", ""))
-        return _EventStream(_changes(path), self.slots)
+        paths = [self.folder.path(name) for name in run_names(request)]
+        if not paths:
+            raise RunNotFound("no run was named")
+        return EventStream(changes_of(paths), self.slots)
 
     async def job(self, request: Request) -> Response:
         query = request.query_params
-        kind, step = query.get("kind", ""), whole(query.get("step"))
+        kind = query.get("kind", "")
+        step = whole(query.get("step"))
         if kind not in _JOBS or step < 1:
             raise SettingError(f"a job is one of {', '.join(_JOBS)} of a step from 1 on")
         if self.job_slot.locked():
             raise SettingError("a job is running", hint="wait until it has ended")
-        command = [*SONDE, kind, str(self.folder.path(query.get("run", ""))), "--step", str(step)]
-        return _EventStream(_output(command, self.job_slot), self.slots, _JOB_SECONDS)
+        name = query.get("run", "")
+        path = self.folder.path(name)
+        replaying = how_to_replay(path, self.folder.row(name, path).summary.manifest, step)
+        if replaying.problem:
+            raise SettingError(replaying.problem)
+        if replaying.script and query.get("again") != "1":
+            raise SettingError("this runs the run's own script, which was not agreed to")
+        flags = [*replaying.flags, *([YES] if AGAIN in replaying.flags else [])]
+        command = [*SONDE, kind, str(path), "--step", str(step), *flags]
+        return EventStream(output_of(command, self.job_slot), self.slots, _JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
+        """Split a path into run name, part, and the argument of that part. A run name may contain
+        slashes.
+        """
         known = self.folder.runs()
         name, _, last = path.rpartition("/")
         before, _, word = name.rpartition("/")
@@ -293,7 +368,11 @@ class _Pages:
 
 def _refused(_: Request, error: Exception) -> Response:
     """Return an error page for a request that failed."""
-    code = 404 if isinstance(error, RunNotFound) else 400 if isinstance(error, SettingError) else 500
+    code = 500
+    if isinstance(error, RunNotFound):
+        code = 404
+    elif isinstance(error, SettingError):
+        code = 400
     message = getattr(error, "message", None) or str(error)
     head = tag("header", frame.crumbs(), tag("h1", "That cannot be shown"))
     return HTMLResponse(frame.document("not shown", head, tag("p", message)), status_code=code)
@@ -303,84 +382,6 @@ def _static(request: Request) -> Response:
     kind, content = frame.assets().get(request.path_params["name"], ("", b""))
     if not kind:
         return PlainTextResponse("There is no such file.\n", status_code=404)
-    return Response(content, media_type=kind, headers={"cache-control": "max-age=31536000, immutable"})
-
-
-def _json(value: object) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")
-
-
-def _names(request: Request) -> list[str]:
-    names = list(dict.fromkeys(request.query_params.getlist("run")))
-    if len(names) > _MAX_COMPARED:
-        raise SettingError(f"at most {_MAX_COMPARED} runs are compared at once, not {len(names)}")
-    return names
-
-
-def _stretch(request: Request, points: int) -> Stretch:
-    query = request.query_params
-    first, last = number(query.get("from"), None), number(query.get("to"), None)
-    points = whole(query.get("points"), points)
-    if not 2 <= points <= _MAX_POINTS:
-        raise SettingError(f"points is 2 to {_MAX_POINTS}, not {points}")
-    return Stretch(first, last, points)
-
-
-class _EventStream(StreamingResponse):
-    """A stream of messages to one client for as long as it reads."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore, seconds: float = 600.0) -> None:
-        super().__init__(messages)
-        self._slots = slots
-        self._seconds = seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the client leaves, stops reading or its time is over, then close the connection."""
-        if self._slots.locked():
-            busy = PlainTextResponse("Too many streams are open.\n", status_code=503, headers={"retry-after": "5"})
-            await busy(scope, receive, send)
-            return
-
-        async def patient(message: Message) -> None:
-            await asyncio.wait_for(send(message), _PATIENCE_SECONDS)
-
-        async with self._slots:
-            with contextlib.suppress(asyncio.TimeoutError, OSError):
-                await asyncio.wait_for(super().__call__(scope, receive, patient), self._seconds)
-
-
-async def _changes(run: Path) -> AsyncIterator[bytes]:
-    """Yield a message for every change of a run's files, and a heartbeat after a long pause."""
-    before = await run_in_threadpool(state_of, run)
-    yield b"retry: 2000\n\n"
-    beat = time.monotonic()
-    while True:
-        await asyncio.sleep(_CHANGE_SECONDS)
-        now = await run_in_threadpool(state_of, run)
-        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        before = now
-        if changed or time.monotonic() - beat > _BEAT_SECONDS:
-            beat = time.monotonic()
-            yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
-
-
-async def _output(command: Sequence[str], slot: asyncio.Lock) -> AsyncIterator[bytes]:
-    """Run a command and yield its output, then its exit code. It is terminated when nobody reads any more."""
-    async with slot:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "110"},
-        )
-        assert process.stdout is not None
-        try:
-            while part := await process.stdout.read(1 << 14):
-                yield part
-            yield f"\nended with {await process.wait()}\n".encode()
-        finally:
-            if process.returncode is None:
-                process.terminate()
+    return Response(
+        content, media_type=kind, headers={"cache-control": "max-age=31536000, immutable"}
+    )

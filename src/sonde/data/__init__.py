@@ -3,17 +3,21 @@
     from sonde.data import Collater, DataDirectory, LoaderSettings, PrepareSettings, TokenLoader
     from sonde.data import open_pairs, prepare
 
-    prepare(PrepareSettings(splits={"train": {"en": Path("corpus.en"), "de": Path("corpus.de")}}, out=Path("data")))
+    prepare(PrepareSettings(splits={"train": {"en": Path("corpus.en"), "de": Path("corpus.de")}},
+        out=Path("data")))
     directory = DataDirectory("data")
-    pairs = open_pairs(directory, "train")                      # pairs[7].source is a zero-copy numpy view
+    # `pairs[7].source` is a zero-copy numpy view
+    pairs = open_pairs(directory, "train")
     collater = Collater.of(directory.tokenizer().specials)
     loader = TokenLoader(pairs, collater, LoaderSettings(max_tokens=4096))
-    for batch in loader:                                        # tensors, and which sample each row is
+    # Tensors, and which sample each row is
+    for batch in loader:
         ...
-    state = loader.state_dict()                                 # a few integers: resume at this very batch
+    # A few integers: resume at this very batch
+    state = loader.state_dict()
 
-Dataset, batch sampler and collater each work on their own in a plain `torch.utils.data.DataLoader`. Only `loader`
-imports torch.
+Dataset, batch sampler and collater each work on their own in a plain `torch.utils.data.DataLoader`.
+Only `loader` imports torch.
 """
 
 from sonde._public import public_names

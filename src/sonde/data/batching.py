@@ -1,23 +1,27 @@
 """Batches under a token budget, in an order that depends only on a seed and an epoch.
 
-Samples are ordered by length and cut greedily into batches whose padded size (longest sample x number of samples) stays
-within `max_tokens`. The semantics are those of fairseq's `batch_by_size`, including the last batch: a batch ends before
-the sample that would exceed a limit. If it has more than `multiple_of` samples, it is cut back to a multiple of that,
-and the rest starts the next batch.
+Samples are ordered by length and cut greedily into batches whose padded size (longest sample x
+number of samples) stays within `max_tokens`. The semantics are those of fairseq's `batch_by_size`,
+including the last batch: a batch ends before the sample that would exceed a limit. If it has more
+than `multiple_of` samples, it is cut back to a multiple of that, and the rest starts the next
+batch.
 
-An order does not depend on ranks, workers or where a run was resumed. Random bits come directly from the PCG64
-generator and are sorted. The whole rule is in this file, so no later version of numpy can shuffle differently.
+An order does not depend on ranks, workers or where a run was resumed. Random bits come directly
+from the PCG64 generator and are sorted. The whole rule is in this file, so no later version of
+numpy can shuffle differently.
 
-Cost: 10 million lengths, including ordering, in about 1.2 CPU-seconds (benchmarks/data.py). Sorted lengths come in runs
-of equal value, and the loop below takes whole runs; a batch takes it about a microsecond.
+Cost: 10 million lengths, including ordering, in about 1.2 CPU-seconds (benchmarks/data.py). Sorted
+lengths come in runs of equal value, and the loop below takes whole runs; a batch takes it about a
+microsecond.
 
-`ShardedBatchSampler` decides which batches a rank takes, and in which order. It works as the `batch_sampler` of any
-DataLoader. The order of an epoch is a shuffle of all batches by (seed, epoch), the same on every rank. In each round,
-rank k of S takes the k-th of the next S batches. If the last round has fewer, the remaining ranks get an empty list,
-which the collater turns into a batch of weight zero: every rank makes the same number of steps, and no sample is seen
-twice. Samples on a skip list are removed from their batches, but the batches keep their places, so that skipping
-changes nothing else. Starting in the middle costs the same as starting at the front: a shuffle of the batch numbers,
-which takes milliseconds.
+`ShardedBatchSampler` decides which batches a rank takes, and in which order. It works as the
+`batch_sampler` of any DataLoader. The order of an epoch is a shuffle of all batches by (seed,
+epoch), the same on every rank. In each round, rank k of S takes the k-th of the next S batches. If
+the last round has fewer, the remaining ranks get an empty list, which the collater turns into a
+batch of weight zero: every rank makes the same number of steps, and no sample is seen twice.
+Samples on a skip list are removed from their batches, but the batches keep their places, so that
+skipping changes nothing else. Starting in the middle costs the same as starting at the front: a
+shuffle of the batch numbers, which takes milliseconds.
 """
 
 import zlib
@@ -36,7 +40,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A grouping of samples into batches. Behaves as a sequence of arrays of sample numbers; the batches never change place."""
+    """A grouping of samples into batches. Behaves as a sequence of arrays of sample numbers; the
+    batches never change place.
+    """
 
     samples: NDArray[np.int64]
     """Sample numbers, batch after batch."""
@@ -57,8 +63,12 @@ class Batches:
 
     @property
     def fingerprint(self) -> int:
-        """Checksum that identifies these batches: a position is only valid in the batches it was taken in."""
-        return zlib.crc32(self.bounds.tobytes(), zlib.crc32(np.ascontiguousarray(self.samples).tobytes()))
+        """Checksum that identifies these batches: a position is only valid in the batches it was
+        taken in.
+        """
+        return zlib.crc32(
+            self.bounds.tobytes(), zlib.crc32(np.ascontiguousarray(self.samples).tobytes())
+        )
 
 
 def batch_by_tokens(
@@ -73,9 +83,10 @@ def batch_by_tokens(
 ) -> Batches:
     """Order samples by length and cut them into batches.
 
-    `lengths` has a row for each sample: (source, target), or a single length. The length of a pair is the longer of the
-    two with `count="longest"`, and its target's with "target". A sample longer than `max_tokens` raises an error, or is
-    skipped and counted. With a seed, samples of equal lengths are shuffled before they are cut.
+    `lengths` has a row for each sample: (source, target), or a single length. The length of a pair
+    is the longer of the two with `count="longest"`, and its target's with "target". A sample longer
+    than `max_tokens` raises an error, or is skipped and counted. With a seed, samples of equal
+    lengths are shuffled before they are cut.
     """
     if lengths.ndim not in (1, 2) or (lengths.ndim == 2 and lengths.shape[1] != 2):
         raise SettingError(f"lengths must have the shape (N,) or (N, 2), not {lengths.shape}")
@@ -98,15 +109,21 @@ def batch_by_tokens(
 
 
 def cut_batches(
-    cost: NDArray[np.integer], max_tokens: int | None, max_sentences: int | None = None, multiple_of: int = 1
+    cost: NDArray[np.integer],
+    max_tokens: int | None,
+    max_sentences: int | None = None,
+    multiple_of: int = 1,
 ) -> NDArray[np.int64]:
-    """Return where batches begin when samples of these costs are cut in the given order, followed by the end.
+    """Return where batches begin when samples of these costs are cut in the given order, followed
+    by the end.
 
     No cost may be above `max_tokens`. None means no limit.
     """
     budget = _UNLIMITED if max_tokens is None else max_tokens
     limit = _UNLIMITED if max_sentences is None else max_sentences
-    check_at_least(1, max_tokens=int(budget), max_sentences=int(limit), multiple_of=int(multiple_of))
+    check_at_least(
+        1, max_tokens=int(budget), max_sentences=int(limit), multiple_of=int(multiple_of)
+    )
     num_samples = len(cost)
     ends = np.append(np.flatnonzero(np.diff(cost)) + 1, num_samples)
     values: list[int] = cost[ends - 1].tolist() if num_samples else []
@@ -148,14 +165,17 @@ def padding_efficiency(lengths: NDArray[np.integer], batches: Batches) -> float:
 
 def epoch_order(num_batches: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of the batches in an epoch: a shuffle of 0 … num_batches-1."""
-    return np.argsort(_random_bits(num_batches, seed, epoch), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(_random_bits(num_batches, seed, epoch), kind="stable").astype(
+        np.int64, copy=False
+    )
 
 
 def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDArray[np.int64]:
-    """Return sample numbers sorted by the first of their lengths (the source's), then by the next (the target's).
+    """Return sample numbers sorted by the first of their lengths (the source's), then by the next
+    (the target's).
 
-    Equal samples keep their order or, with a seed, are shuffled, so that neighbours in the corpus are not neighbours in
-    a batch.
+    Equal samples keep their order or, with a seed, are shuffled, so that neighbours in the corpus
+    are not neighbours in a batch.
     """
     num_samples = len(keys[0])
     if num_samples == 0:
@@ -166,8 +186,11 @@ def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDAr
     order = np.arange(num_samples)
     if seed is not None:
         ties = _random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples]
-        # Orders stay as 0.2 made them: lengths, tie and sample shared 64 bits, and of the tie at least 8 were used.
-        room = 64 - sum(bits.bit_length() for bits in (num_samples, *(int(key.max()) for key in keys)))
+        # Orders stay as 0.2 made them: lengths, tie and sample shared 64 bits, and of the tie at
+        # least 8 were used.
+        room = 64 - sum(
+            bits.bit_length() for bits in (num_samples, *(int(key.max()) for key in keys))
+        )
         order = np.argsort(ties >> np.uint16(16 - room) if 8 <= room < 16 else ties, kind="stable")
     for key in reversed(keys):
         # numpy sorts 16 bits in linear time, four times faster than 32.
@@ -185,10 +208,11 @@ def _random_bits(count: int, seed: int, epoch: int | None = None) -> NDArray[np.
 
 
 class Position(NamedTuple):
-    """The position of a run in its data: the next batch, as an epoch and the batches done over all ranks.
+    """The position of a run in its data: the next batch, as an epoch and the batches done over all
+    ranks.
 
-    All ranks hold the same position. It does not depend on the number of ranks, so a run may resume with a different
-    one.
+    All ranks hold the same position. It does not depend on the number of ranks, so a run may resume
+    with a different one.
     """
 
     epoch: int = 1
@@ -198,9 +222,11 @@ class Position(NamedTuple):
 
 
 class ShardedBatchSampler:
-    """The batches of one rank for the rest of the epoch at `position`. Iterating does not advance the position.
+    """The batches of one rank for the rest of the epoch at `position`. Iterating does not advance
+    the position.
 
-    A DataLoader fetches batches ahead of their use, so only the consumer (`TokenLoader`) knows the true position.
+    A DataLoader fetches batches ahead of their use, so only the consumer (`TokenLoader`) knows the
+    true position.
     """
 
     def __init__(
@@ -213,7 +239,9 @@ class ShardedBatchSampler:
         shard_id: int = 0,
     ) -> None:
         if not 0 <= shard_id < num_shards:
-            raise SettingError(f"there is no shard {shard_id} of {num_shards}", hint="shards count from 0")
+            raise SettingError(
+                f"there is no shard {shard_id} of {num_shards}", hint="shards count from 0"
+            )
         self.batches = batches
         """All batches of all ranks."""
         self.num_shards = num_shards
@@ -236,7 +264,9 @@ class ShardedBatchSampler:
         order = self.global_order(self.position.epoch)
         for first in range(self.position.offset, len(order), self.num_shards):
             mine = first + self.shard_id
-            samples = self.batches[int(order[mine])] if mine < len(order) else self.batches.samples[:0]
+            samples = (
+                self.batches[int(order[mine])] if mine < len(order) else self.batches.samples[:0]
+            )
             if len(self.left_out):
                 samples = samples[~np.isin(samples, self.left_out)]
             yield samples.tolist()
@@ -252,12 +282,19 @@ class ShardedBatchSampler:
         self.position = Position(epoch=epoch)
 
     def advance(self) -> None:
-        """Advance the position by one batch per rank; after the last batch, to the start of the next epoch."""
-        epoch, offset = self.position.epoch, self.position.offset + self.num_shards
-        self.position = Position(epoch, offset) if offset < len(self.batches) else Position(epoch + 1)
+        """Advance the position by one batch per rank; after the last batch, to the start of the
+        next epoch.
+        """
+        epoch = self.position.epoch
+        offset = self.position.offset + self.num_shards
+        self.position = (
+            Position(epoch, offset) if offset < len(self.batches) else Position(epoch + 1)
+        )
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position and what identifies its batches: a few integers, the same on every rank."""
+        """Return the position and what identifies its batches: a few integers, the same on every
+        rank.
+        """
         return {
             "version": _VERSION,
             "epoch": self.position.epoch,
@@ -268,20 +305,27 @@ class ShardedBatchSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore the position, with any number of ranks. Raises if data, budget or seed differ from when it was saved."""
+        """Restore the position, with any number of ranks. Raises if data, budget or seed differ
+        from when it was saved.
+        """
         own = self.state_dict()
         if state.keys() != own.keys() or state["version"] != _VERSION:
-            raise SettingError(f"this is not the state of a batch sampler: it has {', '.join(state)}")
+            raise SettingError(
+                f"this is not the state of a batch sampler: it has {', '.join(state)}"
+            )
         for name in ("num_batches", "fingerprint", "seed"):
             if state[name] != own[name]:
                 raise SettingError(
                     f"cannot resume: {name} was {state[name]} and is now {own[name]}",
                     cause="the position belongs to other batches",
-                    hint="use the data, max_tokens, max_sentences, multiple_of and seed of the run, or start an epoch "
-                    f"afresh with set_epoch({state['epoch'] + 1})",
+                    hint=(
+                        "use the data, max_tokens, max_sentences, multiple_of and seed of the run,"
+                        f" or start an epoch afresh with set_epoch({state['epoch'] + 1})"
+                    ),
                 )
         if state["epoch"] < 1 or not 0 <= state["offset"] < max(1, len(self.batches)):
             raise SettingError(
-                f"cannot resume at batch {state['offset']} of {len(self.batches)}, epoch {state['epoch']}"
+                f"cannot resume at batch {state['offset']} of {len(self.batches)}, epoch"
+                f" {state['epoch']}"
             )
         self.position = Position(epoch=state["epoch"], offset=state["offset"])

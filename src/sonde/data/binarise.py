@@ -1,24 +1,27 @@
 """`prepare`: turns text files into a data directory.
 
-    texts ──cut at line ends──> blocks ──workers──> parts ──in order──> merge ──> train.en.bin, .idx, …
+    texts ──cut at line ends──> blocks ──workers──> parts ──in order──> merge ──> train.en.bin,
+        .idx, …
                 └────some or all of them──> tokenizer, unless it is given  ┘
 
-The result depends only on the text and the settings, byte for byte, not on the number of workers or on how often the
-preparation was interrupted.
+The result depends only on the text and the settings, byte for byte, not on the number of workers or
+on how often the preparation was interrupted.
 
-A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: if
-the text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file
-is cached beside the parts under a digest of its text, so a restarted preparation need not train again.
+A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a
+bounded sample: if the text has more than 256 MB, every second block is dropped, then every second
+of the rest, and so on. The trained file is cached beside the parts under a digest of its text, so a
+restarted preparation need not train again.
 
-A part is an encoded block, one file in `OUT/.parts` until everything is merged. Its name is a digest of the text and of
-every setting that affects the result. So a restarted preparation reuses finished parts, an edited corpus costs only its
-edited blocks, and two workers on the same block do no harm. A part holds three arrays in numpy's format: tokens of each
-line (0: left out), what is wrong with each line (0: nothing, else its 1-based place in BAD_KINDS), and the tokens as
-they will be in the `.bin`.
+A part is an encoded block, one file in `OUT/.parts` until everything is merged. Its name is a
+digest of the text and of every setting that affects the result. So a restarted preparation reuses
+finished parts, an edited corpus costs only its edited blocks, and two workers on the same block do
+no harm. A part holds three arrays in numpy's format: tokens of each line (0: left out), what is
+wrong with each line (0: nothing, else its 1-based place in BAD_KINDS), and the tokens as they will
+be in the `.bin`.
 
-A line that is bad in one language is left out in all, so that pairs stay aligned. Merging holds the tokens of one part
-at a time. Each file appears whole or not at all. The sidecar is written last, and until then the old one does not match
-the new files, so no reader takes a mixture for a corpus.
+A line that is bad in one language is left out in all, so that pairs stay aligned. Merging holds the
+tokens of one part at a time. Each file appears whole or not at all. The sidecar is written last,
+and until then the old one does not match the new files, so no reader takes a mixture for a corpus.
 """
 
 import functools
@@ -37,7 +40,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.mmididx import Layout, token_dtype, write_index
-from sonde.data.text_blocks import BAD_KINDS, TextBlock, cut_blocks, first_bytes, in_order, read_block, split_lines
+from sonde.data.text_blocks import (
+    BAD_KINDS,
+    TextBlock,
+    cut_blocks,
+    first_bytes,
+    in_order,
+    read_block,
+    split_lines,
+)
 from sonde.data.token_file import (
     Sidecar,
     TokenizerStamp,
@@ -73,7 +84,9 @@ class PrepareSettings:
     tokenizer: str = "bpe"
     """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
     vocab_size: int | None = 10_000
-    """Vocabulary size of a tokenizer trained here, including specials; None with `word` keeps every word."""
+    """Vocabulary size of a tokenizer trained here, including specials; None with `word` keeps every
+    word.
+    """
     layout: Layout = "fairseq"
     """Dialect of the index."""
     max_line_bytes: Positive = 1_000_000
@@ -93,7 +106,9 @@ class PrepareSettings:
 
 
 OnProgress: TypeAlias = Callable[[str, str, int, int], object]
-"""Called with the stage (`vocabulary`, `encode` or `merge`), the file, and the bytes of text done and in all."""
+"""Called with the stage (`vocabulary`, `encode` or `merge`), the file, and the bytes of text done
+and in all.
+"""
 
 
 class BadLine(NamedTuple):
@@ -135,7 +150,10 @@ def prepare(
         raise SondeError(
             f"preparing {settings.out} failed",
             cause=str(error),
-            hint="no half-written file is left; make room if the disk is full, and run the same command: it goes on where it stopped",
+            hint=(
+                "no half-written file is left; make room if the disk is full, and run the same"
+                " command: it goes on where it stopped"
+            ),
         ) from error
 
 
@@ -161,14 +179,22 @@ class _Preparation:
 
     def run(self) -> Prepared:
         """Run all stages in order."""
-        settings, parts_directory = self.settings, self.settings.out / _PARTS
-        for path in (path for texts in settings.splits.values() for path in texts.values() if str(path) != "-"):
+        settings = self.settings
+        parts_directory = self.settings.out / _PARTS
+        for path in (
+            path
+            for texts in settings.splits.values()
+            for path in texts.values()
+            if str(path) != "-"
+        ):
             first_bytes(path)
         disk.make_directories(parts_directory)
         for directory in (settings.out, parts_directory):
             sweep_temporaries(directory)
         files = {split: self._as_files(texts) for split, texts in settings.splits.items()}
-        self.num_total_bytes = sum(path.stat().st_size for texts in files.values() for path in texts.values())
+        self.num_total_bytes = sum(
+            path.stat().st_size for texts in files.values() for path in texts.values()
+        )
         stamp = self._write_tokenizer(self._make_tokenizer(next(iter(files.values()))))
         self.num_done_bytes = 0
         # Workers may run in another directory.
@@ -179,7 +205,9 @@ class _Preparation:
         for split, texts in files.items():
             for language, path in texts.items():
                 blocks = self._blocks("encode", f"{split}.{language}", path)
-                made = in_order(self.executor, encode_block, blocks, num_under_way=self.num_under_way)
+                made = in_order(
+                    self.executor, encode_block, blocks, num_under_way=self.num_under_way
+                )
                 parts[split][language] = list(made)
         sidecars: list[Sidecar] = []
         bad: list[BadLine] = []
@@ -193,9 +221,17 @@ class _Preparation:
             told = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
             write_file(settings.out / _BAD_LINES, told.encode())
         shutil.rmtree(parts_directory, ignore_errors=True)
-        reused = [part.reused for of_split in parts.values() for rows in of_split.values() for part in rows]
+        reused = [
+            part.reused
+            for of_split in parts.values()
+            for rows in of_split.values()
+            for part in rows
+        ]
         return Prepared(
-            sidecars=tuple(sidecars), bad_lines=tuple(bad), num_parts=len(reused), num_reused_parts=sum(reused)
+            sidecars=tuple(sidecars),
+            bad_lines=tuple(bad),
+            num_parts=len(reused),
+            num_reused_parts=sum(reused),
         )
 
     def _as_files(self, texts: Mapping[str, Path]) -> dict[str, Path]:
@@ -209,19 +245,28 @@ class _Preparation:
         return files
 
     def _make_tokenizer(self, texts: Mapping[str, Path]) -> Tokenizer:
-        choice, vocab_size = self.settings.tokenizer, self.settings.vocab_size
+        choice = self.settings.tokenizer
+        vocab_size = self.settings.vocab_size
         if choice == "bytes":
             return BytesTokenizer()
         if choice not in TRAINED:
             return load_tokenizer(choice)
-        blocks = (block for path in texts.values() for block in self._blocks("vocabulary", path.name, path))
+        blocks = (
+            block
+            for path in texts.values()
+            for block in self._blocks("vocabulary", path.name, path)
+        )
         if choice == "word":
             counts: Counter[str] = Counter()
-            for found in in_order(self.executor, _count_block, blocks, num_under_way=self.num_under_way):
+            for found in in_order(
+                self.executor, _count_block, blocks, num_under_way=self.num_under_way
+            ):
                 counts.update(found)
             return dictionary_of_counts(counts, vocab_size)
         if vocab_size is None:
-            raise SettingError(f"{choice} needs a vocabulary size", hint="--vocab-size 10000, for instance")
+            raise SettingError(
+                f"{choice} needs a vocabulary size", hint="--vocab-size 10000, for instance"
+            )
         sample = sample_blocks(blocks, SAMPLE_BYTES)
         digest = hashlib.sha256(f"{choice} {vocab_size}\n".encode())
         for content in sample:
@@ -237,11 +282,17 @@ class _Preparation:
         out = self.settings.out
         for index in sorted(out.glob("*.idx")):
             sidecar = read_sidecar(index.with_suffix(""))
-            if sidecar and sidecar.split not in self.settings.splits and sidecar.tokenizer.digest != stamp.digest:
+            if (
+                sidecar
+                and sidecar.split not in self.settings.splits
+                and sidecar.tokenizer.digest != stamp.digest
+            ):
                 raise SettingError(
                     f"{out} already holds {index.stem}, made with another tokenizer",
-                    hint="a data directory has one tokenizer: choose another --out, or give "
-                    f"--tokenizer {out / sidecar.tokenizer.file}",
+                    hint=(
+                        "a data directory has one tokenizer: choose another --out, or give "
+                        f"--tokenizer {out / sidecar.tokenizer.file}"
+                    ),
                 )
         write_file(out / tokenizer.file_name, tokenizer.payload)
         return stamp
@@ -262,9 +313,12 @@ def _count_block(block: TextBlock) -> Counter[str]:
 
 
 def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
-    """Return all blocks if they have at most `max_bytes`, otherwise every second, fourth, … block."""
+    """Return all blocks if they have at most `max_bytes`, otherwise every second, fourth, …
+    block.
+    """
     kept: list[bytes] = []
-    stride, num_bytes = 1, 0
+    stride = 1
+    num_bytes = 0
     for number, block in enumerate(blocks):
         if number % stride:
             continue
@@ -279,7 +333,9 @@ def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
 
 
 def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp) -> Part:
-    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part already exists."""
+    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part
+    already exists.
+    """
     content = read_block(block)
     dtype = token_dtype(stamp.vocab_size, settings.layout)
     digest = hashlib.sha256(encode([stamp.digest, dtype.str, settings.max_line_bytes]) + content)
@@ -315,11 +371,16 @@ def _read_part(part: Part, num_arrays: int = 3) -> list[NDArray[Any]]:
 
 
 def merge_split(
-    split: str, parts: Mapping[str, Sequence[Part]], settings: PrepareSettings, stamp: TokenizerStamp
+    split: str,
+    parts: Mapping[str, Sequence[Part]],
+    settings: PrepareSettings,
+    stamp: TokenizerStamp,
 ) -> tuple[list[Sidecar], list[BadLine]]:
     """Merge the parts of one split, which are keyed by language, source language first."""
     texts = {language: str(path) for language, path in settings.splits[split].items()}
-    sources = {language: "standard input" if text == "-" else text for language, text in texts.items()}
+    sources = {
+        language: "standard input" if text == "-" else text for language, text in texts.items()
+    }
     nothing = np.zeros(0, np.uint8)
     wrong = {
         language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in rows)])
@@ -328,7 +389,9 @@ def merge_split(
     if len({len(kinds) for kinds in wrong.values()}) > 1:
         raise SettingError(
             "parallel files have different numbers of lines",
-            cause="; ".join(f"{sources[name]} ends after line {len(kinds)}" for name, kinds in wrong.items()),
+            cause="; ".join(
+                f"{sources[name]} ends after line {len(kinds)}" for name, kinds in wrong.items()
+            ),
             hint="line N of one must be the translation of line N of the other",
         )
     bad = [
@@ -342,7 +405,9 @@ def merge_split(
     sidecars = []
     for language in parts:
         prefix = settings.out / f"{split}.{language}"
-        num_tokens = _write_tokens(prefix, parts[language], worst == 0, settings.layout, stamp.vocab_size)
+        num_tokens = _write_tokens(
+            prefix, parts[language], worst == 0, settings.layout, stamp.vocab_size
+        )
         sidecar = Sidecar(
             split=split,
             language=language,
@@ -362,7 +427,9 @@ def merge_split(
     return sidecars, bad
 
 
-def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], layout: Layout, vocab_size: int) -> int:
+def _write_tokens(
+    prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], layout: Layout, vocab_size: int
+) -> int:
     all_sizes = []
     num_tokens = at = 0
     with atomic_file(beside(prefix, ".bin")) as file:

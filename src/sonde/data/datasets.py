@@ -1,20 +1,22 @@
-"""Datasets: sentence pairs, blocks of documents for a language model, and mixtures; their samples, and many rows at once.
+"""Datasets: sentence pairs, blocks of documents for a language model, and mixtures; their samples,
+and many rows at once.
 
-In a pair, sample i of one token file is the source and sample i of another the target. Blocks are made in two ways:
+In a pair, sample i of one token file is the source and sample i of another the target. Blocks are
+made in two ways:
 
     cut     a block never crosses the end of its document; the last one of a document is shorter
     pack    documents follow one another (each ends in `eos`), and every block but the last is full
 
-A document is a sequence of the token file, or a document of a Megatron index. In both modes a block is a zero-copy
-view, because the `.bin` stores the documents back to back.
+A document is a sequence of the token file, or a document of a Megatron index. In both modes a block
+is a zero-copy view, because the `.bin` stores the documents back to back.
 
-In a mixture, the weight of a dataset is how often each of its samples is seen in an epoch: 1 once, 3 three times, 0.5
-half of them once, 1.5 all of them once and half of them twice. Which half depends only on the seed. No tokens are copied:
-an index refers to a sample of one of the datasets.
+In a mixture, the weight of a dataset is how often each of its samples is seen in an epoch: 1 once,
+3 three times, 0.5 half of them once, 1.5 all of them once and half of them twice. Which half
+depends only on the seed. No tokens are copied: an index refers to a sample of one of the datasets.
 
-A DataLoader passes a batch of numbers to a dataset (`__getitems__`) and the result to the collater. These datasets
-return `Rows`, whose tokens are gathered from the memory map in a few array operations, whatever their number. `Rows`
-also behaves as a sequence of samples.
+A DataLoader passes a batch of numbers to a dataset (`__getitems__`) and the result to the collater.
+These datasets return `Rows`, whose tokens are gathered from the memory map in a few array
+operations, whatever their number. `Rows` also behaves as a sequence of samples.
 """
 
 import itertools
@@ -69,7 +71,9 @@ class TokenDataset(Protocol):
         """Length of each sample in tokens: (N, 2) source and target, or (N,)."""
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices of a dataset's samples in this one: none, one, or several each in a mixture."""
+        """Return the indices of a dataset's samples in this one: none, one, or several each in a
+        mixture.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,26 +98,38 @@ class Rows:
     def __getitem__(self, row: int) -> Sample:
         row = range(len(self))[row]
         source = None if self.source is None else self.source.sequence(row)
-        return Sample(self.target.sequence(row), source, *self.provenance[row], float(self.weights[row]))
+        return Sample(
+            self.target.sequence(row), source, *self.provenance[row], float(self.weights[row])
+        )
 
 
-def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.integer[Any]]) -> Ragged:
+def gather(
+    tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.integer[Any]]
+) -> Ragged:
     """Return the sequences of these lengths that begin at `starts` in an array of tokens."""
     places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
     places += np.arange(len(places))
     return Ragged(tokens[places].astype(np.int64), lengths)
 
 
-def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
+def rows_of_one_dataset(
+    name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None
+) -> Rows:
     """Return the rows of a batch from one dataset, all with weight 1."""
     provenance = list(zip(itertools.repeat(name), samples.tolist()))
-    return Rows(target=target, source=source, provenance=provenance, weights=np.ones(len(samples), np.float32))
+    return Rows(
+        target=target,
+        source=source,
+        provenance=provenance,
+        weights=np.ones(len(samples), np.float32),
+    )
 
 
 def rows_of_samples(samples: Sequence[Any]) -> Rows:
     """Return the rows of a batch from samples of any dataset.
 
-    Each sample is a `Sample`, a pair (source, target), or one array, list or tensor, which is a target.
+    Each sample is a `Sample`, a pair (source, target), or one array, list or tensor, which is a
+    target.
     """
     known = [sample if isinstance(sample, Sample) else _as_sample(sample) for sample in samples]
     sources = [sample.source for sample in known if sample.source is not None]
@@ -134,13 +150,18 @@ def _as_sample(sample: Any) -> Sample:
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise SettingError(
             f"a sample of type {type(sample).__name__} is not understood",
-            hint="return a sonde.data.datasets.Sample, a pair (source, target), or a sequence of ids",
+            hint=(
+                "return a sonde.data.datasets.Sample, a pair (source, target), or a sequence of ids"
+            ),
         )
     return Sample(target=tokens)
 
 
 def _together(arrays: Sequence[NDArray[np.generic]]) -> Ragged:
-    return Ragged(np.concatenate(arrays).astype(np.int64), np.array([len(array) for array in arrays], np.int64))
+    return Ragged(
+        np.concatenate(arrays).astype(np.int64),
+        np.array([len(array) for array in arrays], np.int64),
+    )
 
 
 def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairDataset":
@@ -148,7 +169,9 @@ def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairD
     directory = data if isinstance(data, DataDirectory) else DataDirectory(data)
     languages = directory.languages(split)
     if len(languages) != 2:
-        raise SettingError(f"{split} has {len(languages)} languages, not two: {', '.join(languages)}")
+        raise SettingError(
+            f"{split} has {len(languages)} languages, not two: {', '.join(languages)}"
+        )
     source, target = (directory.tokens(split, language) for language in languages)
     return PairDataset(source, target, name=split)
 
@@ -167,7 +190,8 @@ class PairDataset:
     def __post_init__(self) -> None:
         if len(self.source) != len(self.target):
             raise SettingError(
-                f"{self.source.prefix} has {len(self.source)} samples and {self.target.prefix} has {len(self.target)}",
+                f"{self.source.prefix} has {len(self.source)} samples and {self.target.prefix} has"
+                f" {len(self.target)}",
                 hint="prepare both from parallel files in one call of `sonde prepare`",
             )
 
@@ -180,7 +204,9 @@ class PairDataset:
     def __getitems__(self, samples: Sequence[int]) -> Rows:
         """Return many samples at once."""
         numbers = np.asarray(samples, np.int64)
-        target, source = (gather(side.flat, *side.spans(numbers)) for side in (self.target, self.source))
+        target, source = (
+            gather(side.flat, *side.spans(numbers)) for side in (self.target, self.source)
+        )
         return rows_of_one_dataset(self.name, numbers, target, source)
 
     @property
@@ -205,7 +231,14 @@ class PairDataset:
 class BlockDataset:
     """Blocks of at most `block_size` tokens. `blocks[i]` is a `Sample` with only a target."""
 
-    def __init__(self, tokens: TokenFile, block_size: int, *, name: str, mode: Literal["cut", "pack"] = "pack") -> None:
+    def __init__(
+        self,
+        tokens: TokenFile,
+        block_size: int,
+        *,
+        name: str,
+        mode: Literal["cut", "pack"] = "pack",
+    ) -> None:
         check_at_least(1, block_size=block_size)
         check_choice(("cut", "pack"), mode=mode)
         self.target = tokens
@@ -231,12 +264,16 @@ class BlockDataset:
 
     def __getitem__(self, block: int) -> Sample:
         start, end = self._span(block)  # raises IndexError beyond the ends
-        return Sample(target=self.target.flat[start:end], dataset=self.name, sample_id=block % len(self))
+        return Sample(
+            target=self.target.flat[start:end], dataset=self.name, sample_id=block % len(self)
+        )
 
     def __getitems__(self, blocks: Sequence[int]) -> Rows:
         """Return many blocks at once."""
         numbers = np.asarray(blocks, np.int64)
-        return rows_of_one_dataset(self.name, numbers, gather(self.target.flat, *self._spans(numbers)))
+        return rows_of_one_dataset(
+            self.name, numbers, gather(self.target.flat, *self._spans(numbers))
+        )
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -251,7 +288,9 @@ class BlockDataset:
         """Return the number of the document that a position of a block comes from."""
         start, end = self._span(block)
         if not 0 <= position < end - start:
-            raise IndexError(f"block {block} has {end - start} tokens, there is no position {position}")
+            raise IndexError(
+                f"block {block} has {end - start} tokens, there is no position {position}"
+            )
         return int(np.searchsorted(self.document_starts, start + position, side="right")) - 1
 
     def origin(self, document: int) -> tuple[str, int]:
@@ -276,7 +315,10 @@ class BlockDataset:
             ends = np.minimum(starts + self.block_size, self.target.num_tokens)
         else:
             documents = np.searchsorted(self._first_blocks, blocks, side="right") - 1
-            starts = self.document_starts[documents] + (blocks - self._first_blocks[documents]) * self.block_size
+            starts = (
+                self.document_starts[documents]
+                + (blocks - self._first_blocks[documents]) * self.block_size
+            )
             ends = np.minimum(starts + self.block_size, self.document_starts[documents + 1])
         return starts, ends - starts
 
@@ -295,10 +337,14 @@ class MixtureDataset:
             raise SettingError("a mixture needs at least one dataset")
         self._names = tuple(parts)
         self._datasets = [dataset for dataset, _ in parts.values()]
-        self._seen = [_seen(name, len(dataset), weight, seed) for name, (dataset, weight) in parts.items()]
+        self._seen = [
+            _seen(name, len(dataset), weight, seed) for name, (dataset, weight) in parts.items()
+        ]
         self._bounds = np.cumsum([0, *map(len, self._seen)])
         if len({dataset.lengths.ndim for dataset in self._datasets}) > 1:
-            raise SettingError("pairs and single sequences do not mix: a batch has a source or it has none")
+            raise SettingError(
+                "pairs and single sequences do not mix: a batch has a source or it has none"
+            )
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
@@ -316,7 +362,9 @@ class MixtureDataset:
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Length of each sample in tokens, as its dataset reports it."""
-        return np.concatenate([one.lengths[seen] for one, seen in zip(self._datasets, self._seen, strict=True)])
+        return np.concatenate(
+            [one.lengths[seen] for one, seen in zip(self._datasets, self._seen, strict=True)]
+        )
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return every place where one of the samples occurs."""

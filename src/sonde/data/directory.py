@@ -1,17 +1,26 @@
-"""The contents of a data directory: its splits, languages and tokenizer. Another prepared format is recognised here.
+"""The contents of a data directory: its splits, languages and tokenizer. Another prepared format is
+recognised here.
 
 DATA/
-  train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and language
-  tokenizer.json                                                      or dict.txt, tokenizer.model, tokenizer.bytes
-  bad-lines.txt                                                       problems found in the text, if any
+  train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and
+                                             language
+  tokenizer.json                                                      or dict.txt, tokenizer.model,
+      tokenizer.bytes
+  bad-lines.txt                                                       problems found in the text, if
+      any
 
-A directory that `fairseq-preprocess` wrote can be read too, though it has neither checksums nor the original text:
+A directory that `fairseq-preprocess` wrote can be read too, though it has neither checksums nor the
+original text:
 
-    train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of two languages, source first
-    dict.en.txt  dict.de.txt                                                            identical if --joined-dictionary was given
-    train.bin  train.idx  dict.txt                                                      text of one language (--only-source)
+    train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of
+                                            two languages, source first
+    dict.en.txt  dict.de.txt                                                            identical if
+                 --joined-dictionary was given
+    train.bin  train.idx  dict.txt                                                      text of one
+                          language (--only-source)
 
-`link_fairseq_names` adds these names to one of our directories, as further names of the same files, and writes the dictionaries.
+`link_fairseq_names` adds these names to one of our directories, as further names of the same files,
+and writes the dictionaries.
 """
 
 import os
@@ -45,15 +54,24 @@ _NOTHING: Final = FileStamp(num_bytes=0, sha256="", spot_sha256="")
 
 
 def find_fairseq_files(path: Path) -> dict[Path, Sidecar]:
-    """Return the token files with fairseq's names, by their paths without ending; empty if there are no dictionaries."""
+    """Return the token files with fairseq's names, by their paths without ending; empty if there
+    are no dictionaries.
+    """
     found = {}
     stamps: dict[str, TokenizerStamp] = {}
     for index_path in sorted(path.glob("*.idx")):
-        pair, alone = _PAIR.fullmatch(index_path.name), _ALONE.fullmatch(index_path.name)
+        pair = _PAIR.fullmatch(index_path.name)
+        alone = _ALONE.fullmatch(index_path.name)
         if pair and pair[4] in pair.group(2, 3):
-            split, languages, language, dictionary = pair[1], pair.group(2, 3), pair[4], f"dict.{pair[4]}.txt"
+            split = pair[1]
+            languages = pair.group(2, 3)
+            language = pair[4]
+            dictionary = f"dict.{pair[4]}.txt"
         elif alone:
-            split, languages, language, dictionary = alone[1], (ONE_LANGUAGE,), ONE_LANGUAGE, "dict.txt"
+            split = alone[1]
+            languages = (ONE_LANGUAGE,)
+            language = ONE_LANGUAGE
+            dictionary = "dict.txt"
         else:
             continue
         if not (path / dictionary).is_file():
@@ -92,11 +110,16 @@ class DataDirectory:
         found = ours or find_fairseq_files(self.path)
         self.splits: dict[str, tuple[Sidecar, ...]] = _by_split(self.path, found.values())
         """The sidecars of each split, source language first."""
-        self._prefixes = {(sidecar.split, sidecar.language): prefix for prefix, sidecar in found.items()}
+        self._prefixes = {
+            (sidecar.split, sidecar.language): prefix for prefix, sidecar in found.items()
+        }
         if not self.splits:
             raise SettingError(
                 f"{self.path} holds no prepared data",
-                hint="`sonde prepare --train FILE --out DIR` makes some; a directory of fairseq-preprocess will do too",
+                hint=(
+                    "`sonde prepare --train FILE --out DIR` makes some; a directory of"
+                    " fairseq-preprocess will do too"
+                ),
             )
 
     def languages(self, split: str) -> tuple[str, ...]:
@@ -104,12 +127,16 @@ class DataDirectory:
         return tuple(sidecar.language for sidecar in self._sidecars(split))
 
     def tokens(self, split: str, language: str | None = None) -> TokenFile:
-        """Return the token file of one language of a split; `language` is optional if there is only one."""
+        """Return the token file of one language of a split; `language` is optional if there is only
+        one.
+        """
         languages = self.languages(split)
         if language is None and len(languages) == 1:
             language = languages[0]
         if language not in languages:
-            raise SettingError(f"{split} has no language {language!r}", hint=f"it has {', '.join(languages)}")
+            raise SettingError(
+                f"{split} has no language {language!r}", hint=f"it has {', '.join(languages)}"
+            )
         return TokenFile(self._prefixes[split, language])
 
     def verify(self) -> None:
@@ -118,12 +145,16 @@ class DataDirectory:
             self.tokens(split, language).verify()
 
     def tokenizer(self, language: str | None = None) -> Tokenizer:
-        """Return the tokenizer of a language, by default the target's, which is usually shared. Raises if its file was replaced."""
+        """Return the tokenizer of a language, by default the target's, which is usually shared.
+        Raises if its file was replaced.
+        """
         stamp = self._stamp(language or self.languages(next(iter(self.splits)))[-1])
         return load_tokenizer(self.path / stamp.file, digest=stamp.digest)
 
     def source_tokenizer(self) -> Tokenizer | None:
-        """Return the source's own tokenizer, or None if it is shared. fairseq-preprocess makes two without --joined-dictionary."""
+        """Return the source's own tokenizer, or None if it is shared. fairseq-preprocess makes two
+        without --joined-dictionary.
+        """
         languages = self.languages(next(iter(self.splits)))
         is_shared = self._stamp(languages[0]).digest == self._stamp(languages[-1]).digest
         return None if is_shared else self.tokenizer(languages[0])
@@ -134,7 +165,8 @@ class DataDirectory:
         if len({stamp.digest for stamp in stamps}) > 1:
             names = ", ".join(sorted({stamp.file for stamp in stamps}))
             raise SettingError(
-                f"the splits in {self.path} were made with several tokenizers of {language}: {names}",
+                f"the splits in {self.path} were made with several tokenizers of {language}:"
+                f" {names}",
                 hint="prepare them together",
             )
         return stamps[0]
@@ -157,25 +189,33 @@ def _by_split(path: Path, sidecars_found: Iterable[Sidecar]) -> dict[str, tuple[
         languages = next(iter(sidecars.values())).languages
         missing = [language for language in languages if language not in sidecars]
         if missing:
-            raise DamagedFile(f"{path} lacks {split}.{missing[0]}", hint="run the same `sonde prepare` again")
+            raise DamagedFile(
+                f"{path} lacks {split}.{missing[0]}", hint="run the same `sonde prepare` again"
+            )
         splits[split] = tuple(sidecars[language] for language in languages)
     # The order of preparation is not stored on disk: training data comes first, then by name.
     return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
 
 
 def link_fairseq_names(directory: DataDirectory) -> list[Path]:
-    """Add fairseq's names to the files of one of our directories and write its dictionaries. Returns the new names."""
+    """Add fairseq's names to the files of one of our directories and write its dictionaries.
+    Returns the new names.
+    """
     dictionary = _dictionary(directory.tokenizer())
     made = []
     for split, sidecars in directory.splits.items():
         pair = "-".join(sidecar.language for sidecar in sidecars)
         for sidecar in sidecars:
             ours = directory.path / f"{split}.{sidecar.language}"
-            theirs = directory.path / (split if len(sidecars) == 1 else f"{split}.{pair}.{sidecar.language}")
+            theirs = directory.path / (
+                split if len(sidecars) == 1 else f"{split}.{pair}.{sidecar.language}"
+            )
             for ending in (".bin", ".idx"):
                 _link(beside(ours, ending), beside(theirs, ending))
                 made.append(beside(theirs, ending))
-            name = directory.path / ("dict.txt" if len(sidecars) == 1 else f"dict.{sidecar.language}.txt")
+            name = directory.path / (
+                "dict.txt" if len(sidecars) == 1 else f"dict.{sidecar.language}.txt"
+            )
             if name not in made:
                 write_file(name, dictionary)
                 made.append(name)
@@ -191,7 +231,9 @@ def _link(ours: Path, theirs: Path) -> None:
 
 
 def _dictionary(tokenizer: Tokenizer) -> bytes:
-    """Return the vocabulary as a fairseq dictionary: one word and count per line, in the order of ids after the specials."""
+    """Return the vocabulary as a fairseq dictionary: one word and count per line, in the order of
+    ids after the specials.
+    """
     if tokenizer.kind == "word":
         return tokenizer.payload
     if not isinstance(tokenizer, HFTokenizer) or tokenizer.specials != SpecialIds():
@@ -200,4 +242,6 @@ def _dictionary(tokenizer: Tokenizer) -> bytes:
             hint="use bpe, unigram or word, made by `sonde prepare`",
         )
     words = tokenizer.words[len(SPECIAL_WORDS) :]
-    return "".join(f"{''.join(word.split()) or f'blank{number}'} 1\n" for number, word in enumerate(words)).encode()
+    return "".join(
+        f"{''.join(word.split()) or f'blank{number}'} 1\n" for number, word in enumerate(words)
+    ).encode()

@@ -2,21 +2,23 @@
 
     for batch in loader:            # the rest of this epoch
         ...
-        loader.state_dict()         # a few integers, the same on every rank; counts the batches handed out so far
+        loader.state_dict()         # a few integers, the same on every rank; counts the batches
+                                    # handed out so far
 
-It is a `torch.utils.data.DataLoader` with sonde's batch sampler and collater, plus two things: it knows which batch was
-handed out last (workers run ahead of that), and a worker that dies or stalls raises an error within seconds that names
-it.
+It is a `torch.utils.data.DataLoader` with sonde's batch sampler and collater, plus two things: it
+knows which batch was handed out last (workers run ahead of that), and a worker that dies or stalls
+raises an error within seconds that names it.
 
-On its own, torch reports a dead worker from a signal handler, as a RuntimeError at whatever line the training happens
-to be, and never tells which worker is late. Here the workers are removed from that handler and checked once a second
-while waiting for a batch, so the error is raised in the loop over batches and nowhere else. This reads private
-attributes of torch (`_workers`, `_task_info`, `_rcvd_idx`, `_worker_pids_set`); without them the error is still raised,
-with less detail.
+On its own, torch reports a dead worker from a signal handler, as a RuntimeError at whatever line
+the training happens to be, and never tells which worker is late. Here the workers are removed from
+that handler and checked once a second while waiting for a batch, so the error is raised in the loop
+over batches and nowhere else. This reads private attributes of torch (`_workers`, `_task_info`,
+`_rcvd_idx`, `_worker_pids_set`); without them the error is still raised, with less detail.
 
-`Batch` is a frozen object with tensors and the origin of every row, and `Collater` the `collate_fn` that builds one; it
-works in any DataLoader. Sonde's datasets return `Rows`; samples of any other dataset are converted first. Cost: 256 rows
-of 20 tokens in about 0.1 ms (benchmarks/data.py). Shapes: B rows, S source tokens, T target tokens.
+`Batch` is a frozen object with tensors and the origin of every row, and `Collater` the `collate_fn`
+that builds one; it works in any DataLoader. Sonde's datasets return `Rows`; samples of any other
+dataset are converted first. Cost: 256 rows of 20 tokens in about 0.1 ms (benchmarks/data.py).
+Shapes: B rows, S source tokens, T target tokens.
 """
 
 import dataclasses
@@ -63,7 +65,9 @@ class Batch:
     ntokens: int
     """Number of target ids, without padding, in rows with non-zero weight."""
     provenance: list[tuple[str, int]]
-    """For each row, the name of its dataset and its sample number in it; ("", -1) for the row of an empty batch."""
+    """For each row, the name of its dataset and its sample number in it; ("", -1) for the row of an
+    empty batch.
+    """
 
     def __len__(self) -> int:
         return len(self.provenance)
@@ -83,13 +87,17 @@ class Batch:
 
     def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        changed: dict[str, Any] = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in values.items() if isinstance(value, Tensor)
+        }
         return dataclasses.replace(self, **changed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collater:
-    """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos` and weight zero."""
+    """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos`
+    and weight zero.
+    """
 
     pad: int = 1
     """Padding id."""
@@ -118,7 +126,8 @@ class Collater:
             row = np.array([self.eos])
             samples = [Sample(row, row if self.has_source else None, weight=0.0)]
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
-        target, source = rows.target, rows.source
+        target = rows.target
+        source = rows.source
         shifted = np.roll(target.tokens, 1)
         shifted[(np.cumsum(target.sizes) - target.sizes)[target.sizes > 0]] = self.eos
         padded, decoder_input = self._padded(target.sizes, self.pad_target, target.tokens, shifted)
@@ -126,17 +135,24 @@ class Collater:
             target=padded,
             target_lengths=torch.from_numpy(target.sizes),
             decoder_input=decoder_input,
-            source=None if source is None else self._padded(source.sizes, self.pad_source, source.tokens)[0],
+            source=(
+                None
+                if source is None
+                else self._padded(source.sizes, self.pad_source, source.tokens)[0]
+            ),
             source_lengths=None if source is None else torch.from_numpy(source.sizes),
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.sizes[rows.weights != 0].sum()),
             provenance=rows.provenance,
         )
 
-    def _padded(self, sizes: NDArray[np.integer[Any]], side: str, *ids: NDArray[np.integer[Any]]) -> list[Tensor]:
+    def _padded(
+        self, sizes: NDArray[np.integer[Any]], side: str, *ids: NDArray[np.integer[Any]]
+    ) -> list[Tensor]:
         """Return each of `ids`, the tokens of all rows one after another, as a padded tensor."""
         width = -(-max(1, int(sizes.max())) // self.pad_to_multiple) * self.pad_to_multiple
-        column, sizes = np.arange(width), sizes[:, None]
+        column = np.arange(width)
+        sizes = sizes[:, None]
         is_token = column < sizes if side == "right" else column >= width - sizes
         places = np.flatnonzero(is_token)
         padded = np.full((len(ids), *is_token.shape), self.pad)
@@ -145,42 +161,59 @@ class Collater:
         return [torch.from_numpy(rows) for rows in padded]
 
 
-def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:  # torch does not export the iterator's type
+# torch does not export the iterator's type
+def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:
     """Yield the batches of a DataLoader's iterator, watch its workers, and end them afterwards.
 
     The iterator must have workers and a `timeout` of at most POLL_SECONDS.
     """
     workers: list[Any] = list(getattr(iterator, "_workers", []))
     if getattr(iterator, "_worker_pids_set", False):
-        handling: Any = torch.utils.data._utils.signal_handling
-        handling._remove_worker_pids(id(iterator))
-        iterator._worker_pids_set = False
-    num_done, started = 0, time.monotonic()
+        # No public switch turns off torch's own handler, which would kill the run before we can
+        # say which worker died.
+        handling: Any = torch.utils.data._utils.signal_handling  # noqa: SLF001
+        handling._remove_worker_pids(id(iterator))  # noqa: SLF001
+        iterator._worker_pids_set = False  # noqa: SLF001
+    num_done = 0
+    started = time.monotonic()
     try:
         while True:
             try:
                 batch = next(iterator)
             except (RuntimeError, OSError, EOFError) as error:
-                # After a time-out the iterator is unchanged, and asking again continues to wait. Any other error was
-                # raised by a dataset in its worker, or belongs to a batch whose worker died before it was fetched.
+                # After a time-out the iterator is unchanged, and asking again continues to wait.
+                # Any other error was raised by a dataset in its worker, or belongs to a batch whose
+                # worker died before it was fetched.
                 is_late = isinstance(error, RuntimeError) and "timed out" in str(error)
-                if not is_late:  # a dying process breaks its connections shortly before it is seen to be dead
-                    for sentinel in connection.wait([worker.sentinel for worker in workers], timeout=POLL_SECONDS):
-                        next(worker for worker in workers if worker.sentinel == sentinel).join(POLL_SECONDS)
+                # a dying process breaks its connections shortly before it is seen to be dead
+                if not is_late:
+                    for sentinel in connection.wait(
+                        [worker.sentinel for worker in workers], timeout=POLL_SECONDS
+                    ):
+                        next(worker for worker in workers if worker.sentinel == sentinel).join(
+                            POLL_SECONDS
+                        )
                 failure = _death(workers)
                 if is_late and not failure and time.monotonic() - started >= stall_seconds:
-                    failure = f"{_late_worker(iterator, workers)} has not answered for {stall_seconds:g} seconds"
+                    failure = (
+                        f"{_late_worker(iterator, workers)} has not answered for {stall_seconds:g}"
+                        " seconds"
+                    )
                 if not failure:
                     if is_late:
                         continue
                     raise
-                for worker in workers:  # nobody waits for them any more, and a stalled one would not end when asked
+                # nobody waits for them any more, and a stalled one would not end when asked
+                for worker in workers:
                     worker.kill()
                 raise SondeError(
                     failure,
                     cause=f"waiting for the batch after {num_done} of this iteration",
-                    hint="a killed worker is most often out of memory (fewer workers, a smaller prefetch), a stalled one "
-                    "waits for its disk. The state is that of the last batch handed out: resume from there",
+                    hint=(
+                        "a killed worker is most often out of memory (fewer workers, a smaller"
+                        " prefetch), a stalled one waits for its disk. The state is that of the"
+                        " last batch handed out: resume from there"
+                    ),
                 ) from error
             num_done += 1
             yield batch
@@ -238,7 +271,9 @@ class LoaderSettings:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Return this process's rank and the world size, from the process group, the launcher's environment, or (0, 1)."""
+    """Return this process's rank and the world size, from the process group, the launcher's
+    environment, or (0, 1).
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -251,7 +286,9 @@ def left_out_of(dataset: TokenDataset, skip_list: SkipList) -> NDArray[np.int64]
 
 
 class TokenLoader:
-    """Batches of one rank. Iterating continues from the current position to the end of the epoch."""
+    """Batches of one rank. Iterating continues from the current position to the end of the
+    epoch.
+    """
 
     def __init__(
         self,
@@ -296,7 +333,10 @@ class TokenLoader:
         own = self.settings
         workers: dict[str, Any] = {}
         if own.num_workers:
-            workers = {"prefetch_factor": own.prefetch, "timeout": min(POLL_SECONDS, own.stall_seconds)}
+            workers = {
+                "prefetch_factor": own.prefetch,
+                "timeout": min(POLL_SECONDS, own.stall_seconds),
+            }
         # torch's types require a torch Dataset, but anything with __len__ and __getitem__ works.
         data: Any = self.dataset
         loader: DataLoader[Batch] = DataLoader(
@@ -321,7 +361,9 @@ class TokenLoader:
         self.sampler.left_out = np.unique(left_out_of(self.dataset, skip_list))
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position: a few integers, the same on every rank and valid for any number of ranks and workers."""
+        """Return the position: a few integers, the same on every rank and valid for any number of
+        ranks and workers.
+        """
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

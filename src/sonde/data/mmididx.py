@@ -1,6 +1,8 @@
-"""The `MMIDIDX` index of fairseq and Megatron: reads and writes both dialects, and validates what it reads.
+"""The `MMIDIDX` index of fairseq and Megatron: reads and writes both dialects, and validates what
+it reads.
 
-A corpus is two files: `X.bin` holds all tokens back to back, `X.idx` says where each sequence is. Little endian:
+A corpus is two files: `X.bin` holds all tokens back to back, `X.idx` says where each sequence is.
+Little endian:
 
     9 bytes  magic  MMIDIDX\\0\\0
     u64      version, always 1
@@ -12,11 +14,12 @@ A corpus is two files: `X.bin` holds all tokens back to back, `X.idx` says where
     D x i64  document boundaries, as sequence numbers   Megatron only
     N x i8   modes                                      Megatron, multimodal corpora only
 
-Magic and version are the same in both dialects, so the file size tells them apart: 26 + 12 N bytes is fairseq's; anything
-longer must be 34 + 12 N + 8 D (+ N) bytes and is Megatron's.
+Magic and version are the same in both dialects, so the file size tells them apart: 26 + 12 N bytes
+is fairseq's; anything longer must be 34 + 12 N + 8 D (+ N) bytes and is Megatron's.
 
-`read_index` checks the header, the two file sizes and 512 entries spread over the index, and refuses inconsistent files
-before anything is mapped. It takes the same few milliseconds for a hundred sequences and for a hundred million.
+`read_index` checks the header, the two file sizes and 512 entries spread over the index, and
+refuses inconsistent files before anything is mapped. It takes the same few milliseconds for a
+hundred sequences and for a hundred million.
 """
 
 import os
@@ -60,7 +63,9 @@ class Index:
     num_samples: int
     """Number of sequences."""
     num_documents: int
-    """Number of entries in the document index, one more than there are documents; 0 in fairseq's dialect."""
+    """Number of entries in the document index, one more than there are documents; 0 in fairseq's
+    dialect.
+    """
     num_bin_bytes: int
     """Size of the `.bin` in bytes."""
 
@@ -81,7 +86,9 @@ class Index:
 
 
 def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.generic]:
-    """Return the smallest type that the dialect and its home system use for this vocabulary size."""
+    """Return the smallest type that the dialect and its home system use for this vocabulary
+    size.
+    """
     if vocab_size < 65500:
         return np.dtype("<u2")
     if layout == "megatron":
@@ -90,14 +97,18 @@ def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.gene
 
 
 def read_index(index_path: Path, bin_path: Path) -> Index:
-    """Check an index against its own size and its `.bin`. Raises DamagedFile with the reason if they disagree."""
+    """Check an index against its own size and its `.bin`. Raises DamagedFile with the reason if
+    they disagree.
+    """
     try:
         num_bin_bytes = bin_path.stat().st_size
         with open_regular(index_path, follow=True) as file:
             index = _read_header(file, index_path, num_bin_bytes)
             _spot_check(file, index, index_path, bin_path)
     except FileNotFoundError as error:
-        raise DamagedFile(f"{error.filename} is missing", hint="a corpus is a .bin and its .idx") from None
+        raise DamagedFile(
+            f"{error.filename} is missing", hint="a corpus is a .bin and its .idx"
+        ) from None
     return index
 
 
@@ -108,7 +119,8 @@ def write_index(
     dtype: np.dtype[np.generic],
     layout: Layout = "fairseq",
 ) -> None:
-    """Write the index of sequences whose sizes come in chunks. `token_dtype` returns the type of their tokens.
+    """Write the index of sequences whose sizes come in chunks. `token_dtype` returns the type of
+    their tokens.
 
     In Megatron's dialect every sequence is its own document.
     """
@@ -120,7 +132,8 @@ def write_index(
     file.writelines(chunk.astype("<i4").tobytes() for chunk in sizes)
     at = 0
     for chunk in sizes:
-        # Keep the running total in int64 on every platform: int32 overflows at 2 GiB (a bug fairseq and Megatron had).
+        # Keep the running total in int64 on every platform: int32 overflows at 2 GiB (a bug fairseq
+        # and Megatron had).
         ends = at + np.cumsum(chunk, dtype=np.int64) * dtype.itemsize
         starts = ends - chunk.astype(np.int64) * dtype.itemsize
         file.write(starts.astype("<i8").tobytes())
@@ -148,7 +161,9 @@ def _read_header(file: BinaryIO, path: Path, num_bin_bytes: int) -> Index:
         raise DamagedFile(f"{path} has version {version}", cause="only version 1 was ever written")
     layout, num_documents = _tell_layout(path, head, num_samples, num_bytes)
     if code not in _CODES[layout]:
-        raise DamagedFile(f"{path} names token type {code}, which the {layout} layout does not have")
+        raise DamagedFile(
+            f"{path} names token type {code}, which the {layout} layout does not have"
+        )
     return Index(
         layout=layout,
         dtype=np.dtype(_CODES[layout][code]),
@@ -170,27 +185,40 @@ def _tell_layout(path: Path, head: bytes, num_samples: int, num_bytes: int) -> t
     state = "truncated" if num_bytes < expected else "of the wrong size"
     raise DamagedFile(
         f"{path} is {state}",
-        cause=f"{num_samples} sequences take {expected} bytes (fairseq) or {expected + 8} and more (Megatron), "
-        f"the file has {num_bytes}",
+        cause=(
+            f"{num_samples} sequences take {expected} bytes (fairseq) or {expected + 8} and more"
+            f" (Megatron), the file has {num_bytes}"
+        ),
         hint="copy it again, or write it again from the text with `sonde prepare`",
     )
 
 
 def _spot_check(file: BinaryIO, index: Index, index_path: Path, bin_path: Path) -> None:
     """Check the offsets of entries spread over the index, including the first and the last."""
-    count, end = index.num_samples, index.num_bin_bytes
+    count = index.num_samples
+    end = index.num_bin_bytes
     if count == 0 and end:
-        raise DamagedFile(f"{index_path} is stale: it names no sequence but {bin_path.name} has {end} bytes")
-    for entry in sorted({int(place) for place in np.linspace(0, count - 1, min(count, _NUM_SPOT_CHECKS))}):
+        raise DamagedFile(
+            f"{index_path} is stale: it names no sequence but {bin_path.name} has {end} bytes"
+        )
+    for entry in sorted(
+        {int(place) for place in np.linspace(0, count - 1, min(count, _NUM_SPOT_CHECKS))}
+    ):
         size, pointer = _entry(file, index, entry)
         following = _entry(file, index, entry + 1)[1] if entry + 1 < count else end
         starts_well = pointer == 0 if entry == 0 else pointer >= 0
         if not starts_well or size < 0 or pointer + size * index.dtype.itemsize != following:
             raise DamagedFile(
                 f"{index_path} is damaged, or does not belong to {bin_path.name}",
-                cause=f"sequence {entry} has {size} tokens from byte {pointer} on, and what follows begins at byte {following}",
-                hint="one of the two is truncated or stale, or the writer counted in 32 bits (fairseq with numpy 2 and "
-                "several workers); write both again from the text with `sonde prepare`",
+                cause=(
+                    f"sequence {entry} has {size} tokens from byte {pointer} on, and what follows"
+                    f" begins at byte {following}"
+                ),
+                hint=(
+                    "one of the two is truncated or stale, or the writer counted in 32 bits"
+                    " (fairseq with numpy 2 and several workers); write both again from the text"
+                    " with `sonde prepare`"
+                ),
             )
 
 
@@ -198,4 +226,6 @@ def _entry(file: BinaryIO, index: Index, entry: int) -> tuple[int, int]:
     descriptor = file.fileno()
     size = os.pread(descriptor, 4, index.sizes_at + 4 * entry)
     pointer = os.pread(descriptor, 8, index.pointers_at + 8 * entry)
-    return int.from_bytes(size, "little", signed=True), int.from_bytes(pointer, "little", signed=True)
+    return int.from_bytes(size, "little", signed=True), int.from_bytes(
+        pointer, "little", signed=True
+    )

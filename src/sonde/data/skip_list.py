@@ -5,11 +5,12 @@
     train 20120-20131    the whole document
     wiki  7
 
-A line names a dataset and a sample or a range of samples (both ends included). The rest of the line, and anything after
-a #, is a remark. Order does not matter, and duplicates do no harm.
+A line names a dataset and a sample or a range of samples (both ends included). The rest of the
+line, and anything after a #, is a remark. Order does not matter, and duplicates do no harm.
 
-Entries that sonde writes end in `# crc` and the CRC-32 of the text before it, because a flipped bit on the disk would
-leave out another sample. Remove the mark when you edit such a line; lines without one are not checked.
+Entries that sonde writes end in `# crc` and the CRC-32 of the text before it, because a flipped bit
+on the disk would leave out another sample. Remove the mark when you edit such a line; lines without
+one are not checked.
 """
 
 import re
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.files import read_small, write_file
 
-_ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?(?:\s.*)?")
+_ENTRY: Final = re.compile(
+    r"(?P<dataset>\S+)\s+(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?(?:\s.*)?"
+)
 _MAX_RANGE: Final = 10_000_000
 _MAX_SAMPLE: Final = 2**63 - 1
 _SEAL: Final = "# crc "
@@ -64,7 +67,9 @@ def read_skip_list(path: str | Path) -> "SkipList":
     return SkipList(found)
 
 
-def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "", *, before: str = "") -> None:
+def write_skip_list(
+    path: str | Path, skip_list: "SkipList", remark: str = "", *, before: str = ""
+) -> None:
     """Write a skip list, with consecutive samples as ranges, after the text `before`.
 
     Remarks in the replaced file are lost; `append_entries` keeps them.
@@ -85,7 +90,9 @@ def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
 def _entries(dataset: str, samples: NDArray[np.int64]) -> list[str]:
     breaks = np.flatnonzero(np.diff(samples) > 1) + 1
     runs = np.split(samples, breaks) if len(samples) else []
-    entries = [f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") + "  " for run in runs]
+    entries = [
+        f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") + "  " for run in runs
+    ]
     return [entry + _SEAL + _crc(entry) for entry in entries]
 
 
@@ -104,7 +111,9 @@ class SkipList:
         checked = {}
         for dataset, samples in self.entries.items():
             if not dataset or re.search(r"[\s#]", dataset):
-                raise SettingError(f"{dataset!r} cannot stand in a skip list: a dataset name has no space and no #")
+                raise SettingError(
+                    f"{dataset!r} cannot stand in a skip list: a dataset name has no space and no #"
+                )
             checked[dataset] = np.unique(np.fromiter(samples, np.int64))
             if len(checked[dataset]) and checked[dataset][0] < 0:
                 raise SettingError(f"sample numbers are 0 or more, not {checked[dataset][0]}")
@@ -122,4 +131,6 @@ class SkipList:
 
     def __or__(self, other: "SkipList") -> "SkipList":
         names = {*self.entries, *other.entries}
-        return SkipList({name: [*self.samples(name).tolist(), *other.samples(name).tolist()] for name in names})
+        return SkipList(
+            {name: [*self.samples(name).tolist(), *other.samples(name).tolist()] for name in names}
+        )

@@ -1,15 +1,16 @@
 """Split text files into blocks of whole lines. A line ends at a newline byte and nowhere else.
 
-A lone carriage return, a form feed or a Unicode line separator does not end a line, so two files that are parallel by
-`wc -l` stay parallel. A carriage return before the newline belongs to the line end. The last line need not end in a
-newline.
+A lone carriage return, a form feed or a Unicode line separator does not end a line, so two files
+that are parallel by `wc -l` stay parallel. A carriage return before the newline belongs to the line
+end. The last line need not end in a newline.
 
-A plain file is split by byte offsets: a block is a range in the file, and the worker reads it itself. gz and zst files
-(recognised by their first bytes, not by their name) can only be read from the front, so their blocks carry their bytes.
+A plain file is split by byte offsets: a block is a range in the file, and the worker reads it
+itself. gz and zst files (recognised by their first bytes, not by their name) can only be read from
+the front, so their blocks carry their bytes.
 
-Blocks are processed in this process, in a pool of processes, or on a Dask cluster: any `Executor` works. `in_order`
-keeps a bounded number of tasks in flight and yields results in the order of the tasks, so that neither a decompressed
-corpus nor its results pile up in memory.
+Blocks are processed in this process, in a pool of processes, or on a Dask cluster: any `Executor`
+works. `in_order` keeps a bounded number of tasks in recorder and yields results in the order of the
+tasks, so that neither a decompressed corpus nor its results pile up in memory.
 """
 
 import contextlib
@@ -41,9 +42,13 @@ _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _READ_BYTES: Final = 1 << 20
 _MAX_LINE_BYTES: Final = 64 << 20
-"""Longest line in bytes. A longer one is not text but, say, a disk image, and is refused before it fills the memory."""
+"""Longest line in bytes. A longer one is not text but, say, a disk image, and is refused before it
+fills the memory.
+"""
 _ZSTD_BYTES: Final = 1 << 12
-"""Compressed bytes to unpack at a time. Four bytes of zst can expand to 128 kB of text, all of it returned at once."""
+"""Compressed bytes to unpack at a time. Four bytes of zst can expand to 128 kB of text, all of it
+returned at once.
+"""
 _DASK: Final = "dask://"
 _TASKS_PER_WORKER: Final = 3
 _CONNECT_SECONDS: Final = 10
@@ -77,7 +82,9 @@ class Lines(NamedTuple):
 
 
 def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
-    """Yield the blocks of a file in order, each with about `block_bytes` bytes of text and at least one line."""
+    """Yield the blocks of a file in order, each with about `block_bytes` bytes of text and at least
+    one line.
+    """
     magic = first_bytes(path)
     if magic.startswith((_GZIP, _ZSTD)):
         return _stream_blocks(path, magic, block_bytes)
@@ -110,7 +117,9 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
     if len(content) > max_line_bytes:
         ends = np.append(np.flatnonzero(np.frombuffer(content, np.uint8) == 10), len(content))
         wrong[np.diff(ends, prepend=-1) - 1 > max_line_bytes] = BAD_KINDS.index(OVER_LONG) + 1
-    wrong[[number for number, line in enumerate(lines) if not line or line.isspace()]] = BAD_KINDS.index(EMPTY) + 1
+    wrong[[number for number, line in enumerate(lines) if not line or line.isspace()]] = (
+        BAD_KINDS.index(EMPTY) + 1
+    )
     wrong[broken] = BAD_KINDS.index(BAD_UTF8) + 1
     return Lines(lines, wrong)
 
@@ -128,7 +137,8 @@ def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
 
 
 def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextBlock]:
-    place, text = 0, bytearray()
+    place = 0
+    text = bytearray()
     with path.open("rb") as file:
         unpacked = iter(partial(gzip.GzipFile(fileobj=file).read, _READ_BYTES), b"")
         chunks = unpacked if magic.startswith(_GZIP) else _zstd_chunks(file)
@@ -137,12 +147,14 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
                 chunk = next(chunks, b"")
             except (OSError, EOFError, zlib.error) as error:
                 raise DamagedFile(f"{path} cannot be decompressed", cause=str(error)) from error
-            # Find the end of the line that the block's last byte is in. Earlier text has already been searched.
+            # Find the end of the line that the block's last byte is in. Earlier text has already
+            # been searched.
             searched = max(block_bytes - 1, len(text))
             text += chunk
             _refuse_endless(path, len(text) - block_bytes)
             while end := text.find(b"\n", searched) + 1 if chunk else len(text):
-                before, place = place, file.tell()
+                before = place
+                place = file.tell()
                 content = bytes(text[:end])
                 yield TextBlock(path=str(path), content=content, num_file_bytes=place - before)
                 del text[:end]
@@ -153,13 +165,16 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
 
 def _refuse_endless(path: Path, num_bytes: int) -> None:
     if num_bytes >= _MAX_LINE_BYTES:
-        raise DamagedFile(f"{path} has a line of {_MAX_LINE_BYTES >> 20} MB or more", hint="is it a text file?")
+        raise DamagedFile(
+            f"{path} has a line of {_MAX_LINE_BYTES >> 20} MB or more", hint="is it a text file?"
+        )
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
     """Yield the text of all frames. A truncated last frame raises an error."""
     zstandard = import_extra("zstandard", needed_for="reading zst files", extra="text")
-    frame, packed = None, b""
+    frame = None
+    packed = b""
     while packed or (packed := file.read(_ZSTD_BYTES)):
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
         try:
@@ -175,7 +190,9 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def first_bytes(path: Path) -> bytes:
-    """Return the first bytes of a file. Raises SettingError if it is missing or cannot be opened."""
+    """Return the first bytes of a file. Raises SettingError if it is missing or cannot be
+    opened.
+    """
     try:
         with path.open("rb") as file:
             return file.read(4)
@@ -186,8 +203,12 @@ def first_bytes(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor | None, int]]:
-    """Yield an executor (None: this process) and the number of tasks to keep in flight. `address` is `dask://HOST:PORT` or None."""
+def open_executor(
+    workers: int, address: str | None = None
+) -> Iterator[tuple[Executor | None, int]]:
+    """Yield an executor (None: this process) and the number of tasks to keep in recorder. `address`
+    is `dask://HOST:PORT` or None.
+    """
     check_at_least(1, workers=workers)
     if address is not None:
         with _dask_client(address) as client:
@@ -199,7 +220,8 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
     elif workers == 1:
         yield None, 1
     else:
-        # Spawned, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
+        # Spawned, not forked: the parent may hold threads (tokenizers, torch) that do not survive a
+        # fork.
         spawned = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(workers, mp_context=spawned, initializer=_end_with_parent)
         try:
@@ -211,7 +233,9 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
 def in_order(
     executor: Executor | None, function: Callable[[T], R], tasks: Iterable[T], *, num_under_way: int
 ) -> Iterator[R]:
-    """Yield the results of `function` over `tasks`, in order. Without an executor they are computed here."""
+    """Yield the results of `function` over `tasks`, in order. Without an executor they are computed
+    here.
+    """
     if executor is None:
         yield from map(function, tasks)
         return
@@ -227,7 +251,10 @@ def in_order(
         raise SondeError(
             "a worker process died",
             cause=f"{error}; out of memory, perhaps",
-            hint="run the same command again: it goes on with the parts that are done; fewer workers need less memory",
+            hint=(
+                "run the same command again: it goes on with the parts that are done; fewer workers"
+                " need less memory"
+            ),
         ) from error
     finally:
         for future in pending:
@@ -236,7 +263,9 @@ def in_order(
 
 def _dask_client(address: str) -> Any:
     if not address.startswith(_DASK) or address == _DASK:
-        raise SettingError(f"the executor {address!r} is not known", hint="dask://HOST:PORT names a Dask scheduler")
+        raise SettingError(
+            f"the executor {address!r} is not known", hint="dask://HOST:PORT names a Dask scheduler"
+        )
     distributed = import_extra("distributed", needed_for="a Dask executor", extra="dask")
     scheduler = "tcp://" + address.removeprefix(_DASK)
     try:
@@ -246,7 +275,9 @@ def _dask_client(address: str) -> Any:
 
 
 def _end_with_parent() -> None:
-    """End this pool process when its parent is killed; by default it would wait for work forever."""
+    """End this pool process when its parent is killed; by default it would wait for work
+    forever.
+    """
     parent: Any = multiprocessing.parent_process()
 
     def wait_and_exit() -> None:

@@ -1,18 +1,23 @@
-"""The memory-mapped reader of one `.bin` and `.idx`, and the sidecar with what the shared format cannot express.
+"""The memory-mapped reader of one `.bin` and `.idx`, and the sidecar with what the shared format
+cannot express.
 
-    train.en.json        sizes, checksums, tokenizer and its digest, the text it was made from   (docs/formats/sidecar.md)
-    train.en.lines.npy   int64 rows (first sample, first line): from that sample on, lines count up by one
+    train.en.json        sizes, checksums, tokenizer and its digest, the text it was made from
+                         (docs/formats/sidecar.md)
+    train.en.lines.npy   int64 rows (first sample, first line): from that sample on, lines count up
+                         by one
 
-`tokens[i]` is a read-only numpy view into the page cache: stateless random access without copies. Opening checks the
-header, sizes and some spots and maps the files. It reads no tokens and no index, so a hundred million samples open in
-milliseconds and use no memory until they are read. A TokenFile pickles as its path: DataLoader workers map the same
-pages again. Reading a sequence takes 0.7 µs (benchmarks/data.py).
+`tokens[i]` is a read-only numpy view into the page cache: stateless random access without copies.
+Opening checks the header, sizes and some spots and maps the files. It reads no tokens and no index,
+so a hundred million samples open in milliseconds and use no memory until they are read. A TokenFile
+pickles as its path: DataLoader workers map the same pages again. Reading a sequence takes 0.7 µs
+(benchmarks/data.py).
 
-With a sidecar, sample 1734 of `train.en` is known to be line 1741 of `corpus.en.gz`. A corpus of fairseq or Megatron
-has none and can still be opened, but without line numbers. The sidecar is written last and read first: opening fails if
-the `.bin` or `.idx` beside it is not the one it was written for. For that it keeps two digests per file: SHA-256 of
-every byte, and SHA-256 of 64 blocks spread over the file. The first opening in a process checks every byte of files of
-up to 64 MB (45 ms) and the blocks of larger ones (under a millisecond). `verify`, and `sonde train` when it starts,
+With a sidecar, sample 1734 of `train.en` is known to be line 1741 of `corpus.en.gz`. A corpus of
+fairseq or Megatron has none and can still be opened, but without line numbers. The sidecar is
+written last and read first: opening fails if the `.bin` or `.idx` beside it is not the one it was
+written for. For that it keeps two digests per file: SHA-256 of every byte, and SHA-256 of 64 blocks
+spread over the file. The first opening in a process checks every byte of files of up to 64 MB (45
+ms) and the blocks of larger ones (under a millisecond). `verify`, and `sonde train` when it starts,
 check every byte of all files (0.7 s per GB).
 """
 
@@ -112,11 +117,15 @@ def beside(prefix: Path, ending: str) -> Path:
 def stamp_tokenizer(tokenizer: Tokenizer, file: str) -> TokenizerStamp:
     """Return the stamp of a tokenizer stored in `file`."""
     digest = hashlib.sha256(tokenizer.payload).hexdigest()
-    return TokenizerStamp(kind=tokenizer.kind, file=file, digest=digest, vocab_size=tokenizer.vocab_size)
+    return TokenizerStamp(
+        kind=tokenizer.kind, file=file, digest=digest, vocab_size=tokenizer.vocab_size
+    )
 
 
 def stamp_file(path: Path, *, only_spots: bool = False) -> FileStamp:
-    """Return the stamp of a file. With `only_spots`, the digest of the spots stands for that of all bytes."""
+    """Return the stamp of a file. With `only_spots`, the digest of the spots stands for that of all
+    bytes.
+    """
     spots = _spot_digest(path)
     sha256 = spots if only_spots else file_digest(path, follow=True)
     return FileStamp(num_bytes=path.stat().st_size, sha256=sha256, spot_sha256=spots)
@@ -128,7 +137,9 @@ def write_sidecar(prefix: Path, sidecar: Sidecar) -> None:
 
 
 def read_sidecar(prefix: Path) -> Sidecar | None:
-    """Return the sidecar of `prefix`, or None if there is none. Raises DamagedFile if it cannot be parsed."""
+    """Return the sidecar of `prefix`, or None if there is none. Raises DamagedFile if it cannot be
+    parsed.
+    """
     path = beside(prefix, ".json")
     try:
         return msgspec.convert(decode(unseal_document(read_small(path, follow=True))), Sidecar)
@@ -145,8 +156,8 @@ def read_sidecar(prefix: Path) -> Sidecar | None:
 def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> None:
     """Raise DamagedFile if `path` is not the file that the stamp was taken of.
 
-    Reads spots of a large file, unless `every_byte` is set. A file that has not changed since its last check in this
-    process is then not read again.
+    Reads spots of a large file, unless `every_byte` is set. A file that has not changed since its
+    last check in this process is then not read again.
     """
     hint = "one of the files was replaced or cut; write them again with `sonde prepare`"
     try:
@@ -167,7 +178,11 @@ def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> No
     else:
         is_same = _spot_digest(path) == stamp.spot_sha256
     if not is_same:
-        raise DamagedFile(f"{path} is stale", cause="its bytes are not those its sidecar was written for", hint=hint)
+        raise DamagedFile(
+            f"{path} is stale",
+            cause="its bytes are not those its sidecar was written for",
+            hint=hint,
+        )
     _checked.add(known)
 
 
@@ -178,7 +193,9 @@ def find_line(starts: NDArray[np.int64], sample: int) -> int:
 
 
 def line_starts(left_out_lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return rows (first sample, first line) for a text without the 0-based, ascending `left_out_lines`."""
+    """Return rows (first sample, first line) for a text without the 0-based, ascending
+    `left_out_lines`.
+    """
     number = np.arange(1, len(left_out_lines) + 1, dtype=np.int64)
     rows = np.stack([left_out_lines - number + 1, left_out_lines + 2], axis=1)
     rows = np.concatenate([np.array([[0, 1]], dtype=np.int64), rows])
@@ -211,15 +228,26 @@ class TokenFile:
         self._check()
         index = self.index
         entries = _map(beside(self.prefix, ".idx"))
-        self.sizes: NDArray[np.int32] = np.frombuffer(entries, "<i4", index.num_samples, index.sizes_at)
+        self.sizes: NDArray[np.int32] = np.frombuffer(
+            entries, "<i4", index.num_samples, index.sizes_at
+        )
         """Length of each sequence in tokens."""
-        self.pointers: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_samples, index.pointers_at)
+        self.pointers: NDArray[np.int64] = np.frombuffer(
+            entries, "<i8", index.num_samples, index.pointers_at
+        )
         """Byte offset of each sequence."""
-        self.documents: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_documents, index.documents_at)
-        """First sequence of each document, then the number of sequences; empty in fairseq's dialect."""
-        self.flat: NDArray[np.generic] = np.frombuffer(_map(beside(self.prefix, ".bin")), index.dtype)
+        self.documents: NDArray[np.int64] = np.frombuffer(
+            entries, "<i8", index.num_documents, index.documents_at
+        )
+        """First sequence of each document, then the number of sequences; empty in fairseq's
+        dialect.
+        """
+        self.flat: NDArray[np.generic] = np.frombuffer(
+            _map(beside(self.prefix, ".bin")), index.dtype
+        )
         """All tokens, sequence after sequence."""
-        # A memoryview returns Python integers and accepts unaligned data: 4 times faster than indexing the array.
+        # A memoryview returns Python integers and accepts unaligned data: 4 times faster than
+        # indexing the array.
         view = memoryview(entries)
         self._sizes = view[index.sizes_at : index.pointers_at].cast("i")
         self._pointers = view[index.pointers_at : index.documents_at].cast("q")
@@ -248,17 +276,22 @@ class TokenFile:
         """Return the text file and the line (starting at 1) that `sample` was made from."""
         if self.sidecar is None:
             raise SettingError(
-                f"{self.prefix} does not know its text", hint="only corpora that `sonde prepare` wrote carry it"
+                f"{self.prefix} does not know its text",
+                hint="only corpora that `sonde prepare` wrote carry it",
             )
         if not 0 <= sample < len(self):
-            raise SettingError(f"there is no sample {sample} in {self.prefix}", hint=f"it has {len(self)}")
+            raise SettingError(
+                f"there is no sample {sample} in {self.prefix}", hint=f"it has {len(self)}"
+            )
         path = beside(self.prefix, ".lines.npy")
         check_stamp(path, self.sidecar.lines)
         starts = np.load(path, mmap_mode="r", allow_pickle=False)
         return self.sidecar.source, find_line(starts, sample)
 
     def verify(self) -> None:
-        """Check every byte against the sidecar's checksums, and every entry of the index against the next."""
+        """Check every byte against the sidecar's checksums, and every entry of the index against
+        the next.
+        """
         self._check(every_byte=True)
         for first in range(0, len(self), _CHUNK_ENTRIES):
             sizes = self.sizes[first : first + _CHUNK_ENTRIES].astype(np.int64)
@@ -266,7 +299,9 @@ class TokenFile:
             ends = pointers[: len(sizes)] + sizes * self._itemsize
             wrong = np.flatnonzero(ends[: len(pointers) - 1] != pointers[1:])
             if len(wrong):
-                raise DamagedFile(f"{self.prefix}.idx is damaged: sequence {first + wrong[0]} has a wrong size")
+                raise DamagedFile(
+                    f"{self.prefix}.idx is damaged: sequence {first + wrong[0]} has a wrong size"
+                )
         if self.sidecar:
             check_stamp(beside(self.prefix, ".lines.npy"), self.sidecar.lines, every_byte=True)
             self.check_vocabulary(self.sidecar.tokenizer.vocab_size)
@@ -277,15 +312,24 @@ class TokenFile:
             check_stamp(beside(self.prefix, ".bin"), self.sidecar.bin, every_byte=every_byte)
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise DamagedFile if a token is not below `vocab_size`. Reads every token, at 2 GB per second."""
+        """Raise DamagedFile if a token is not below `vocab_size`. Reads every token, at 2 GB per
+        second.
+        """
         for first in range(0, len(self.flat), _CHUNK_ENTRIES):
-            tokens: NDArray[np.integer[Any]] = self.flat[first : first + _CHUNK_ENTRIES]  # type: ignore[assignment]  # the index says which integers
+            # the index says which integers
+            tokens: NDArray[np.integer[Any]] = self.flat[first : first + _CHUNK_ENTRIES]  # type: ignore[assignment]
             if int(tokens.max()) >= vocab_size or int(tokens.min()) < 0:
                 place = first + int(np.flatnonzero((tokens >= vocab_size) | (tokens < 0))[0])
-                sample = int(np.searchsorted(self.pointers, place * self._itemsize, side="right")) - 1
+                sample = (
+                    int(np.searchsorted(self.pointers, place * self._itemsize, side="right")) - 1
+                )
                 raise DamagedFile(
-                    f"{self.prefix}.bin has token {self.flat[place]}, and the vocabulary has {vocab_size} ids",
-                    cause=f"in sample {sample}; the data was made with another tokenizer, or is damaged",
+                    f"{self.prefix}.bin has token {self.flat[place]}, and the vocabulary has"
+                    f" {vocab_size} ids",
+                    cause=(
+                        f"in sample {sample}; the data was made with another tokenizer, or is"
+                        " damaged"
+                    ),
                     hint="write it again with `sonde prepare`",
                 )
 
@@ -293,4 +337,8 @@ class TokenFile:
 def _map(path: Path) -> mmap.mmap | bytes:
     with open_regular(path, follow=True) as file:
         # An empty file cannot be mapped, but an empty corpus is still a corpus.
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+        return (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if os.fstat(file.fileno()).st_size
+            else b""
+        )

@@ -1,12 +1,15 @@
-"""The tokenizer protocol: encode a batch of lines, decode, four special ids, and a file with a digest.
+"""The tokenizer protocol: encode a batch of lines, decode, four special ids, and a file with a
+digest.
 
-Every sequence ends in `eos`. Tokenizers trained by sonde use fairseq's specials: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>`
-3. Any object that implements the protocol works with `prepare` and the datasets; nothing needs to be registered.
+Every sequence ends in `eos`. Tokenizers trained by sonde use fairseq's specials: `<s>` 0, `<pad>`
+1, `</s>` 2, `<unk>`
+3. Any object that implements the protocol works with `prepare` and the datasets; nothing needs to
+  be registered.
 
-The simplest tokenizers are here: bytes, and whitespace-separated words as in fairseq's dictionary, read from and
-written to its `dict.txt`. Whitespace is what Python's `str.split` splits at, as fairseq does; the tokens are those of
-`fairseq-preprocess`, byte for byte. It makes one split and one look-up per word for thousands of lines at once: 28 MB
-per CPU-second (benchmarks/data.py).
+The simplest tokenizers are here: bytes, and whitespace-separated words as in fairseq's dictionary,
+read from and written to its `dict.txt`. Whitespace is what Python's `str.split` splits at, as
+fairseq does; the tokens are those of `fairseq-preprocess`, byte for byte. It makes one split and
+one look-up per word for thousands of lines at once: 28 MB per CPU-second (benchmarks/data.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +61,9 @@ class Ragged(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """The tokenizer protocol. `payload` is the content of its file, stored with the data under `file_name`."""
+    """The tokenizer protocol. `payload` is the content of its file, stored with the data under
+    `file_name`.
+    """
 
     @property
     def kind(self) -> str:
@@ -96,10 +101,16 @@ def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Ragged:
     return Ragged(np.array(flat, np.int32), np.array([len(row) + 1 for row in rows], np.int32))
 
 
-def encode_in_chunks(encode: Callable[[Sequence[str]], Ragged], lines: Sequence[str], chunk_lines: int) -> Ragged:
-    """Call `encode` with a few lines at a time, so that it works within the processor's cache, and join the results."""
+def encode_in_chunks(
+    encode: Callable[[Sequence[str]], Ragged], lines: Sequence[str], chunk_lines: int
+) -> Ragged:
+    """Call `encode` with a few lines at a time, so that it works within the processor's cache, and
+    join the results.
+    """
     nothing = np.zeros(0, np.int32)
-    chunks = [encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)]
+    chunks = [
+        encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)
+    ]
     return Ragged(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
 
 
@@ -126,13 +137,18 @@ class BytesTokenizer:
         return codes[codes >= 0].astype(np.uint8).tobytes().decode(errors="replace")
 
 
-def dictionary_of_counts(counts: Mapping[str, int], vocab_size: int | None = None) -> "WordTokenizer":
-    """Return the dictionary that fairseq would make: most frequent first, ties by name, padded to a multiple of 8.
+def dictionary_of_counts(
+    counts: Mapping[str, int], vocab_size: int | None = None
+) -> "WordTokenizer":
+    """Return the dictionary that fairseq would make: most frequent first, ties by name, padded to a
+    multiple of 8.
 
     `vocab_size` includes the four specials. Words spelled like a special are mapped to it.
     """
     if vocab_size is not None and vocab_size <= len(SPECIAL_WORDS):
-        raise SettingError(f"a vocabulary of {vocab_size} has no room for words: the specials take 4")
+        raise SettingError(
+            f"a vocabulary of {vocab_size} has no room for words: the specials take 4"
+        )
     ranked = sorted(
         ((word, count) for word, count in counts.items() if word not in SPECIAL_WORDS),
         key=lambda item: (-item[1], item[0]),
@@ -159,7 +175,9 @@ class WordTokenizer:
         self.payload = payload
         self.words: list[str] = [*SPECIAL_WORDS]
         """The word of each id."""
-        self._ids = _Ids({_LINE_END: _LINE_END_ID, **{word: number for number, word in enumerate(SPECIAL_WORDS)}})
+        self._ids = _Ids(
+            {_LINE_END: _LINE_END_ID, **{word: number for number, word in enumerate(SPECIAL_WORDS)}}
+        )
         try:
             text = payload.decode()
         except UnicodeDecodeError as error:
@@ -176,8 +194,12 @@ class WordTokenizer:
 
     def _encode(self, lines: Sequence[str]) -> Ragged:
         text = f" {_LINE_END} ".join(lines) + f" {_LINE_END}"
-        if text.count(_LINE_END) != len(lines):  # a line contains a NUL character, which looks like a line end
-            rows = [[_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
+        # a line contains a NUL character, which looks like a line end
+        if text.count(_LINE_END) != len(lines):
+            rows = [
+                [_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()]
+                for line in lines
+            ]
             return join_ids(rows, self.specials.eos)
         words = text.split()
         tokens = np.fromiter(map(self._ids.__getitem__, words), np.int32, len(words))
@@ -188,13 +210,17 @@ class WordTokenizer:
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """Return the words, separated by spaces."""
         left_out = (self.specials.bos, self.specials.pad, self.specials.eos)
-        return " ".join(self.words[token] for token in np.asarray(tokens).tolist() if token not in left_out)
+        return " ".join(
+            self.words[token] for token in np.asarray(tokens).tolist() if token not in left_out
+        )
 
     def _add(self, line: str, number: int) -> None:
         overwrite = line.endswith(" " + _OVERWRITE)
         word, _, count = line.removesuffix(" " + _OVERWRITE).rpartition(" ")
         if not word or not count.isdecimal():
-            raise DamagedFile(f"line {number} of the dictionary is not 'word count'", cause=f"it is {line[:80]!r}")
+            raise DamagedFile(
+                f"line {number} of the dictionary is not 'word count'", cause=f"it is {line[:80]!r}"
+            )
         if word in self._ids and not overwrite:
             raise DamagedFile(
                 f"line {number} of the dictionary repeats the word {word!r}",
@@ -205,7 +231,9 @@ class WordTokenizer:
 
 
 class _Ids(dict[str, int]):
-    """Ids by word. A missing word is `<unk>` and is not stored, since a text may have millions of them."""
+    """Ids by word. A missing word is `<unk>` and is not stored, since a text may have millions of
+    them.
+    """
 
     def __missing__(self, word: str) -> int:
         return _UNKNOWN

@@ -1,10 +1,12 @@
-"""Tokenizers with a library behind them, their training, and loading of any tokenizer from its file.
+"""Tokenizers with a library behind them, their training, and loading of any tokenizer from its
+file.
 
     *.json  Hugging Face      *.model  SentencePiece      *.txt  a fairseq dictionary
 
-Tokenizers trained by sonde work on bytes (the GPT-2 alphabet): they can encode every text and decode it exactly. The
-same text gives the same file, whatever the number of workers. That is why unigram pieces come from SentencePiece's
-trainer with one thread: the trainer of `tokenizers` sums over a hash map in an order that differs between processes.
+Tokenizers trained by sonde work on bytes (the GPT-2 alphabet): they can encode every text and
+decode it exactly. The same text gives the same file, whatever the number of workers. That is why
+unigram pieces come from SentencePiece's trainer with one thread: the trainer of `tokenizers` sums
+over a hash map in an order that differs between processes.
 """
 
 import contextlib
@@ -50,7 +52,9 @@ _MAX_TOKENIZER_BYTES: Final = 1 << 30
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Keep `tokenizers` on the calling thread. By default it starts a thread per core in every worker."""
+    """Keep `tokenizers` on the calling thread. By default it starts a thread per core in every
+    worker.
+    """
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "false"
     try:
@@ -62,21 +66,29 @@ def single_thread() -> Iterator[None]:
 
 
 def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) -> "HFTokenizer":
-    """Train a byte-level tokenizer of `kind` "bpe" or "unigram" on blocks of lines. `vocab_size` includes the special ids."""
+    """Train a byte-level tokenizer of `kind` "bpe" or "unigram" on blocks of lines. `vocab_size`
+    includes the special ids.
+    """
     library = _tokenizers()
     alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     smallest = len(alphabet) + len(SPECIAL_WORDS)
     if vocab_size < smallest:
         raise SettingError(
-            f"a vocabulary of {vocab_size} is too small", hint=f"the bytes and the special ids alone take {smallest}"
+            f"a vocabulary of {vocab_size} is too small",
+            hint=f"the bytes and the special ids alone take {smallest}",
         )
     # No space before the first word, so that decoding returns exactly what was encoded.
     splitter = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     lines = (line for block in blocks for line in block)
     if kind == "unigram":
         words = Counter(word for line in lines for word, _ in splitter.pre_tokenize_str(line))
-        pieces = [*((word, 0.0) for word in SPECIAL_WORDS), *_train_unigram(words, alphabet, vocab_size - smallest)]
-        tokenizer = library.Tokenizer(library.models.Unigram(pieces, SPECIAL_WORDS.index("<unk>"), False))
+        pieces = [
+            *((word, 0.0) for word in SPECIAL_WORDS),
+            *_train_unigram(words, alphabet, vocab_size - smallest),
+        ]
+        tokenizer = library.Tokenizer(
+            library.models.Unigram(pieces, SPECIAL_WORDS.index("<unk>"), False)
+        )
         tokenizer.add_special_tokens(list(SPECIAL_WORDS))
     else:
         tokenizer = library.Tokenizer(library.models.BPE())
@@ -93,8 +105,12 @@ def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) 
     return HFTokenizer(tokenizer.to_str().encode())
 
 
-def _train_unigram(words: Mapping[str, int], alphabet: Sequence[str], num_longer: int) -> list[tuple[str, float]]:
-    """Return the letters of the alphabet and at most `num_longer` longer pieces, with log-probabilities."""
+def _train_unigram(
+    words: Mapping[str, int], alphabet: Sequence[str], num_longer: int
+) -> list[tuple[str, float]]:
+    """Return the letters of the alphabet and at most `num_longer` longer pieces, with
+    log-probabilities.
+    """
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for first in range(0, len(word), _MAX_WORD):
@@ -121,7 +137,10 @@ def _train_unigram(words: Mapping[str, int], alphabet: Sequence[str], num_longer
             eos_id=-1,
         )
         trained = library.SentencePieceProcessor(model_proto=model.getvalue())
-        found = {trained.id_to_piece(piece): trained.get_score(piece) for piece in range(1, trained.vocab_size())}
+        found = {
+            trained.id_to_piece(piece): trained.get_score(piece)
+            for piece in range(1, trained.vocab_size())
+        }
     return [*found.items(), *((letter, _UNSEEN) for letter in alphabet if letter not in found)]
 
 
@@ -136,7 +155,8 @@ class HFTokenizer:
         library = _tokenizers()
         try:
             self._tokenizer: Any = library.Tokenizer.from_str(payload.decode())
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception for what it cannot parse
+        except Exception as error:  # noqa: BLE001
+            # - the library raises bare Exception for what it cannot parse
             raise DamagedFile("this is not a tokenizer.json", cause=str(error)) from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -176,12 +196,21 @@ class SentencePieceTokenizer:
             self._model.LoadFromSerializedProto(payload)
         except RuntimeError as error:
             raise DamagedFile("this is not a SentencePiece model", cause=str(error)) from None
-        eos, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
+        eos = self._model.eos_id()
+        pad = self._model.pad_id()
+        bos = self._model.bos_id()
         if eos < 0:
-            raise DamagedFile("the SentencePiece model has no end-of-sequence id", hint="train it with eos_id >= 0")
-        # SentencePiece has no `pad` by default. Nothing here compares tokens with it, so `eos` can take its place.
+            raise DamagedFile(
+                "the SentencePiece model has no end-of-sequence id",
+                hint="train it with eos_id >= 0",
+            )
+        # SentencePiece has no `pad` by default. Nothing here compares tokens with it, so `eos` can
+        # take its place.
         self.specials = SpecialIds(
-            bos=bos if bos >= 0 else eos, pad=pad if pad >= 0 else eos, eos=eos, unk=self._model.unk_id()
+            bos=bos if bos >= 0 else eos,
+            pad=pad if pad >= 0 else eos,
+            eos=eos,
+            unk=self._model.unk_id(),
         )
         self.vocab_size = int(self._model.vocab_size())
         """Number of ids."""
@@ -191,12 +220,18 @@ class SentencePieceTokenizer:
 
         Uses one thread, since the workers already run in parallel.
         """
-        return join_ids(self._model.encode(list(lines), out_type=int, num_threads=1), self.specials.eos)
+        return join_ids(
+            self._model.encode(list(lines), out_type=int, num_threads=1), self.specials.eos
+        )
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """Return the text."""
         left_out = (self.specials.bos, self.specials.pad, self.specials.eos)
-        return str(self._model.decode([token for token in np.asarray(tokens).tolist() if token not in left_out]))
+        return str(
+            self._model.decode(
+                [token for token in np.asarray(tokens).tolist() if token not in left_out]
+            )
+        )
 
 
 def _tokenizers() -> Any:
@@ -209,13 +244,17 @@ def _sentencepiece(purpose: str) -> Any:
 
 def _find_specials(ids: Mapping[str, int]) -> SpecialIds:
     bos, pad, eos, unk = (
-        next((ids[name] for name in names if name in ids), None) for names in (_BOS, _PAD, _EOS, _UNK)
+        next((ids[name] for name in names if name in ids), None)
+        for names in (_BOS, _PAD, _EOS, _UNK)
     )
     if eos is None:
         raise SettingError(
-            "the tokenizer has no end-of-sequence token", hint=f"it needs one of {', '.join(_EOS)} in its vocabulary"
+            "the tokenizer has no end-of-sequence token",
+            hint=f"it needs one of {', '.join(_EOS)} in its vocabulary",
         )
-    return SpecialIds(bos=eos if bos is None else bos, pad=eos if pad is None else pad, eos=eos, unk=unk)
+    return SpecialIds(
+        bos=eos if bos is None else bos, pad=eos if pad is None else pad, eos=eos, unk=unk
+    )
 
 
 def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
@@ -244,7 +283,10 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
     if path.suffix not in kinds:
         raise SettingError(
             f"what kind of tokenizer is {path}?",
-            hint="*.json is a Hugging Face tokenizer, *.model a SentencePiece model, *.txt a fairseq dictionary",
+            hint=(
+                "*.json is a Hugging Face tokenizer, *.model a SentencePiece model, *.txt a fairseq"
+                " dictionary"
+            ),
         )
     try:
         return kinds[path.suffix](payload)

@@ -1,4 +1,5 @@
-"""The demo's folder, its narrator, and its two training runs: a language model on docstrings, and translation into a made-up language.
+"""The demo's folder, its narrator, and its two training runs: a language model on docstrings, and
+translation into a made-up language.
 
     sonde-demo/
       .sonde-demo     marks the folder as a demo's, so that the next demo may overwrite it
@@ -12,16 +13,18 @@
       report.html     the report
       verdict.json    what was planted and what the diagnosis named
 
-Both runs are ordinary recipes. Their sizes were chosen so that a minute on two cores is enough to learn something, and
-that one bad document in a small batch can be seen. The detector is that of every run, with its default settings.
+Both runs are ordinary recipes. Their sizes were chosen so that a minute on two cores is enough to
+learn something, and that one bad document in a small batch can be seen. The detector is that of
+every run, with its default settings.
 
-The demo plants one fault: a document whose bytes were compressed and then read as text. This happens to real corpora,
-such as a gzipped page among plain ones. Which document it is depends on the seed and is written to `planted.json`,
-beside the run and never in it. Nothing reads that file before the diagnosis is done.
+The demo plants one fault: a document whose bytes were compressed and then read as text. This
+happens to real corpora, such as a gzipped page among plain ones. Which document it is depends on
+the seed and is written to `planted.json`, beside the run and never in it. Nothing reads that file
+before the diagnosis is done.
 
-Training should meet the document late, when the loss has settled. The update in which a sample occurs depends on the
-training seed and on the lengths of all samples, so a suitable document is searched for. No torch: `sonde demo` must
-start without it to say so.
+Training should meet the document late, when the loss has settled. The update in which a sample
+occurs depends on the training seed and on the lengths of all samples, so a suitable document is
+searched for. No torch: `sonde demo` must start without it to say so.
 """
 
 import random
@@ -86,21 +89,30 @@ def claim(folder: Path) -> None:
 
 
 def garble(text: str) -> str:
-    """Return the text compressed and decoded as Latin-1, without unprintable characters such as line ends."""
-    return "".join(char for char in zlib.compress(text.encode(), 9).decode("latin-1") if char.isprintable())
+    """Return the text compressed and decoded as Latin-1, without unprintable characters such as
+    line ends.
+    """
+    return "".join(
+        char for char in zlib.compress(text.encode(), 9).decode("latin-1") if char.isprintable()
+    )
 
 
 def plant(
-    train: Mapping[str, Sequence[str]], tokenizer: Tokenizer, settings: RecipeSettings, window: range
+    train: Mapping[str, Sequence[str]],
+    tokenizer: Tokenizer,
+    settings: RecipeSettings,
+    window: range,
 ) -> "Planted":
-    """Choose the document to garble: the first of the last language, in random order, that training meets in the window.
+    """Choose the document to garble: the first of the last language, in random order, that training
+    meets in the window.
 
     In the corpus of a language model, it lies in a single block once it is garbled.
     """
     *sources, documents = train.values()
     *source_sizes, sizes = (_sizes(lines, tokenizer) for lines in train.values())
     garbled_sizes = _sizes([garble(document) for document in documents], tokenizer)
-    starts, block = np.cumsum(sizes) - sizes, settings.block_size
+    starts = np.cumsum(sizes) - sizes
+    block = settings.block_size
     if sources:
         fits = np.array([len(document) >= _MIN_SENTENCE for document in documents])
     else:
@@ -111,16 +123,18 @@ def plant(
         changed = sizes.copy()
         changed[number] = garbled_sizes[number]
         if sources:
-            sample, lengths = number, np.stack([*source_sizes, changed], axis=1)
+            sample = number
+            lengths = np.stack([*source_sizes, changed], axis=1)
         else:
-            sample, num_tokens = int(starts[number]) // block, int(changed.sum())
+            sample = int(starts[number]) // block
+            num_tokens = int(changed.sum())
             lengths = np.diff(np.append(np.arange(0, num_tokens, block), num_tokens))
         update = _update_of(sample, lengths, settings)
         if update in window:
             before = documents[number]
             return Planted(line=number + 1, update=update, before=before, after=garble(before))
-    told = f"no document comes up between updates {window.start} and {window.stop}"
-    raise SettingError(told, hint="try another --seed")
+    sentence = f"no document comes up between steps {window.start} and {window.stop}"
+    raise SettingError(sentence, hint="try another --seed")
 
 
 def _sizes(lines: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
@@ -130,10 +144,16 @@ def _sizes(lines: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
 def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings) -> int:
     """Return the update of the first epoch in which a sample occurs."""
     batches = batch_by_tokens(
-        lengths, settings.max_tokens, settings.max_sentences, settings.multiple_of, seed=settings.seed
+        lengths,
+        settings.max_tokens,
+        settings.max_sentences,
+        settings.multiple_of,
+        seed=settings.seed,
     )
     order = epoch_order(len(batches), seed=settings.seed, epoch=1)
-    return next(update for update, batch in enumerate(order.tolist(), 1) if sample in batches[batch])
+    return next(
+        update for update, batch in enumerate(order.tolist(), 1) if sample in batches[batch]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,14 +174,23 @@ class Planted:
     """The cause that a correct verdict names."""
 
     def beside(self, verdict: Verdict) -> dict[str, Any]:
-        """Return what was planted, what a verdict names first, and whether document and cause are right."""
+        """Return what was planted, what a verdict names first, and whether document and cause are
+        right.
+        """
         cause = verdict.causes[0]
         suspect = cause.suspects[0] if cause.suspects else None
         named = {name: getattr(cause, name) for name in ("cause", "confidence", "title")}
         named |= {name: getattr(suspect, name, None) for name in ("sample", "file", "line", "text")}
-        is_document = (named["line"], Path(named["file"] or "").name) == (self.line, Path(self.file).name)
+        is_document = (named["line"], Path(named["file"] or "").name) == (
+            self.line,
+            Path(self.file).name,
+        )
         is_equal = is_document and cause.cause == self.cause
-        return {"planted": asdict(self), "named": {"step": verdict.step, **named}, "equal": is_equal}
+        return {
+            "planted": asdict(self),
+            "named": {"step": verdict.step, **named},
+            "equal": is_equal,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +213,10 @@ def language_model(data: Path, *, seed: int) -> Scenario:
     """Return the scenario of a language model on the docstrings of the standard library."""
     documents = read_docstrings(seed=seed)
     if len(documents) < _MIN_DOCUMENTS:
-        told = f"this Python's standard library has only {len(documents)} docstrings to learn from"
-        raise SettingError(told, hint="sonde demo --translate needs none")
+        sentence = (
+            f"this Python's standard library has only {len(documents)} docstrings to learn from"
+        )
+        raise SettingError(sentence, hint="sonde demo --translate needs none")
     recipe = _recipe(
         data,
         seed,
@@ -199,7 +230,9 @@ def language_model(data: Path, *, seed: int) -> Scenario:
         warmup=40,
     )
     described = "docstrings of Python's standard library"
-    return Scenario({"text": documents}, described, vocab_size=1000, recipe=recipe, window=range(170, 210))
+    return Scenario(
+        {"text": documents}, described, vocab_size=1000, recipe=recipe, window=range(170, 210)
+    )
 
 
 def translation(data: Path, *, seed: int) -> Scenario:
@@ -217,7 +250,13 @@ def translation(data: Path, *, seed: int) -> Scenario:
         warmup=60,
     )
     described = "sentences in English and Velan, made by rule"
-    return Scenario({"en": english, "velan": velan}, described, vocab_size=500, recipe=recipe, window=range(260, 390))
+    return Scenario(
+        {"en": english, "velan": velan},
+        described,
+        vocab_size=500,
+        recipe=recipe,
+        window=range(260, 390),
+    )
 
 
 def _recipe(data: Path, seed: int, **settings: Any) -> RecipeSettings:

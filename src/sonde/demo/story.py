@@ -1,14 +1,15 @@
 """The demo's two stories, on a small real training run.
 
-The first goes through the whole loop: a corpus with one bad document, a spike, its text, its cause, the way back, the
-same document hidden in batches of 64, and the report. Every act calls the same code as the command of that name. Only
-the first act knows what was planted; it is written down beside the run and compared with the verdict at the end. Costs
-about a minute and a half on two cores.
+The first goes through the whole loop: a corpus with one bad document, a spike, its text, its cause,
+the way back, the same document hidden in batches of 64, and the report. Every act calls the same
+code as the command of that name. Only the first act knows what was planted; it is written down
+beside the run and compared with the verdict at the end. Costs about a minute and a half on two
+cores.
 
-The second is about healing: a weight is corrupted in memory in the middle of training, and the run repairs itself.
-Nothing is told about the corruption: the loss raises the alarm, `sonde diagnose` finds the cause in a separate process,
-and the run goes back and continues. At the end the demo shows the cost, and checks that the weights equal those of an
-undisturbed training run.
+The second is about healing: a weight is corrupted in memory in the middle of training, and the run
+repairs itself. Nothing is told about the corruption: the loss raises the alarm, `sonde diagnose`
+finds the cause in a separate process, and the run goes back and continues. At the end the demo
+shows the cost, and checks that the weights equal those of an undisturbed training run.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.heal.decision import Heal, counted, read_history, told
+from sonde.heal.decision import Heal, counted, describe, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk
@@ -49,15 +50,25 @@ from sonde.train.settings import RecipeSettings, settings_of_run
 from sonde.train.translation import open_translator
 
 _NUM_THREADS: Final = 1
-"""Number of torch threads. Two would be faster if both cores are free, and far slower if they are not."""
+"""Number of torch threads. Two would be faster if both cores are free, and far slower if they are
+not.
+"""
 _NUM_SHOWN: Final = 5
-_METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
+_METRICS: Final = {
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "matched_loss": "loss for samples of these lengths",
+}
 _NUM_UPDATES: Final = 160
 _STRUCK: Final = 113
 
 
-def play(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator) -> tuple[int | None, bool]:
-    """Play all acts in order. Returns the step of the spike, if one was detected, and whether the document was named."""
+def play(
+    make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator
+) -> tuple[int | None, bool]:
+    """Play all acts in order. Returns the step of the spike, if one was detected, and whether the
+    document was named.
+    """
     torch.set_num_threads(_NUM_THREADS)
     run = folder / "run"
     narrator.act("The corpus")
@@ -68,7 +79,9 @@ def play(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator
         f"{counts.num_samples:,} {scenario.documents}: {counts.num_tokens:,} tokens by a BPE of "
         f"{counts.tokenizer.vocab_size:,} pieces; {NUM_HELD_OUT} more held out."
     )
-    narrator.tell(f"One was garbled. Which one stands in {folder / 'planted.json'}; nothing below reads it.")
+    narrator.tell(
+        f"One was garbled. Which one stands in {folder / 'planted.json'}; nothing below reads it."
+    )
     spike = _training(scenario.recipe, run, narrator)
     if spike is None:
         return None, False
@@ -77,8 +90,8 @@ def play(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator
     _replay(step, run, narrator)
     document = planted.beside(_diagnosis(step, run, narrator))
     write_file((folder / "verdict.json").absolute(), encode(document))
-    told = "named correctly" if document["equal"] else "the verdict is wrong"
-    narrator.tell(f"Planted was line {planted.line}, {planted.cause}: {told}.")
+    sentence = "named correctly" if document["equal"] else "the verdict is wrong"
+    narrator.tell(f"Planted was line {planted.line}, {planted.cause}: {sentence}.")
     _rollback(step, run, narrator)
     if len(scenario.texts) == 2:
         _translations(scenario, run, narrator)
@@ -92,7 +105,7 @@ def play(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator
 
 
 def _training(recipe: RecipeSettings, run: Path, narrator: Narrator) -> RecordedSpike | None:
-    narrator.act(f"Training, {recipe.max_updates} updates")
+    narrator.act(f"Training, {recipe.max_updates} steps")
     started = time.monotonic()
     loss = train(recipe, run)
     narrator.tell(f"Done in {time.monotonic() - started:.0f} s: loss {loss:.3f} on held-out text.")
@@ -103,8 +116,9 @@ def _training(recipe: RecipeSettings, run: Path, narrator: Narrator) -> Recorded
     worst = max(found, key=lambda spike: spike.event.z)
     event = worst.event
     narrator.tell(
-        f"The detector noticed {counted(len(found), 'event')}: at update {event.first_step} the {_METRICS[event.metric]} was "
-        f"{event.value:.2f} where {event.baseline:.2f} was expected, {event.z:.0f} deviations off."
+        f"The detector noticed {counted(len(found), 'event')}: at step {event.first_step} the"
+        f" {_METRICS[event.metric]} was {event.value:.2f} where {event.baseline:.2f} was expected,"
+        f" {event.z:.0f} deviations off."
     )
     return worst
 
@@ -116,13 +130,14 @@ def _text(spike: RecordedSpike, run: Path, narrator: Narrator) -> None:
     others = [sample.loss for sample in samples[1:] if sample.loss is not None]
     beside = f"; the others average {sum(others) / len(others):.2f}" if others else ""
     narrator.tell(
-        f"The worst of its {counted(len(samples), 'sample')} has a loss of {worst.ranked.loss or 0.0:.2f} per token{beside}:"
+        f"The worst of its {counted(len(samples), 'sample')} has a loss of"
+        f" {worst.ranked.loss or 0.0:.2f} per token{beside}:"
     )
     narrator.show(worst, calm_loss=spike.event.baseline if spike.event.metric == "loss" else None)
 
 
 def _replay(step: int, run: Path, narrator: Narrator) -> None:
-    narrator.act(f"Replaying update {step}")
+    narrator.act(f"Replaying step {step}")
     made = replay_step(run, step).replay
     other = f"not the same: {'; '.join(made.differences) or 'why is not known'}"
     same = "the same, bit for bit" if made.reproduced else other
@@ -135,9 +150,15 @@ def _diagnosis(step: int, run: Path, narrator: Narrator) -> Verdict:
     verdict = diagnose(run, step)
     write_verdict(run, verdict)
     cause = verdict.causes[0]
-    place = "".join(f" It is line {one.line} of {one.file}." for one in cause.suspects[:1] if one.line is not None)
+    place = "".join(
+        f" It is line {suspect.line} of {suspect.file}."
+        for suspect in cause.suspects[:1]
+        if suspect.line is not None
+    )
     tried = counted(len(verdict.experiments), "experiment")
-    narrator.tell(f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}")
+    narrator.tell(
+        f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}"
+    )
     for one in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
         narrator.tell(f"· {one}")
     return verdict
@@ -153,15 +174,19 @@ def _rollback(step: int, run: Path, narrator: Narrator) -> None:
     settings = replace(settings_of_run(run), skip_list=str(plan.skip_list))
     loss = train(settings, run)
     again = [spike.event.first_step for spike in read_spikes(run).spikes if spike.time > resumed]
-    passed = f"another event at update {again[0]}" if again else "no spike this time"
-    narrator.tell(f"Resumed to update {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text.")
+    passed = f"another event at step {again[0]}" if again else "no spike this time"
+    narrator.tell(
+        f"Resumed to step {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text."
+    )
 
 
 def _translations(scenario: Scenario, run: Path, narrator: Narrator) -> None:
     narrator.act("Held-out sentences, by beam search")
     translator = open_translator(run)
     sources, references = (lines[-NUM_HELD_OUT:] for lines in scenario.texts.values())
-    found = [one.text for one in translator.translate(sources, translator.search(beam=5))]
+    found = [
+        translation.text for translation in translator.translate(sources, translator.search(beam=5))
+    ]
     for source, reference, text in list(zip(sources, references, found, strict=True))[:_NUM_SHOWN]:
         right = "right" if text == reference else f"should be: {reference}"
         narrator.tell(source)
@@ -172,18 +197,25 @@ def _translations(scenario: Scenario, run: Path, narrator: Narrator) -> None:
 
 def _hidden(recipe: RecipeSettings, planted: Planted, run: Path, narrator: Narrator) -> None:
     narrator.act("The same text in batches of 64")
-    smaller = replace(recipe, model_dim=64, ffn_dim=128, save_every_updates=None, validate_every_epochs=None)
-    changed = replace(smaller, block_size=64, max_sentences=64, max_tokens=None, max_updates=None, max_epochs=1)
+    smaller = replace(
+        recipe, model_dim=64, ffn_dim=128, save_every_updates=None, validate_every_epochs=None
+    )
+    changed = replace(
+        smaller, block_size=64, max_sentences=64, max_tokens=None, max_updates=None, max_epochs=1
+    )
     train(changed, run)
     log = read_spikes(run)
     narrator.tell(
-        f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per batch, so one hardly moves the mean. "
-        f"The mean loss had {counted(len(log.spikes), 'event')}; {counted(len(log.samples), 'piece')} stood out."
+        f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per"
+        " batch, so one hardly moves the mean. The mean loss had"
+        f" {counted(len(log.spikes), 'event')}; {counted(len(log.samples), 'piece')} stood out."
     )
     for worst in read_worst(run, 1).entries:
+        same = ": the same document" if worst.decoded.line == planted.line else ""
         narrator.tell(
-            f"The worst of {len(read_ledger(run)):,}, {worst.history.mean:.0f} deviations above pieces of its length, is from line "
-            f"{worst.decoded.line}{': the same document' if worst.decoded.line == planted.line else ''}."
+            f"The worst of {len(read_ledger(run)):,}, {worst.history.mean:.0f} deviations above"
+            " pieces of its length, is from line "
+            f"{worst.decoded.line}{same}."
         )
         narrator.show(worst.decoded, calm_loss=None)
 
@@ -191,18 +223,21 @@ def _hidden(recipe: RecipeSettings, planted: Planted, run: Path, narrator: Narra
 def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: Narrator) -> bool:
     """Play all acts. Returns whether the run was healed and equals an undisturbed one."""
     torch.set_num_threads(_NUM_THREADS)
-    run, untouched = folder / "run", folder / "run-untouched"
+    run = folder / "run"
+    untouched = folder / "run-untouched"
     narrator.act("The corpus")
     scenario = make_scenario()
     _, prepared = prepare_data(scenario, folder)
     narrator.tell(f"{prepared.sidecars[0].num_samples:,} {scenario.documents}.")
     recipe = replace(scenario.recipe, max_updates=_NUM_UPDATES)
-    narrator.act(f"Training, {_NUM_UPDATES} updates, with --heal 3")
-    narrator.tell(f"At update {_STRUCK} a column of one weight is overwritten in memory. The run is not told.")
+    narrator.act(f"Training, {_NUM_UPDATES} steps, with --heal 3")
+    narrator.tell(
+        f"At step {_STRUCK} a column of one weight is overwritten in memory. The run is not told."
+    )
     with out_of_sight(folder):
         train_healing(recipe, run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
     narrator.act("What the run tells of it")
-    for sentence in (one for chapter in told(run) for one in chapter):
+    for sentence in (one for chapter in describe(run) for one in chapter):
         narrator.tell(f"· {sentence}")
     narrator.act("The same training, and nothing happens to it")
     loss = train(recipe, untouched)
@@ -216,7 +251,10 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: 
 
 def _weights(run: Path) -> dict[str, Any]:
     store = CheckpointStore(checkpoint_place(run))
-    return {name: value.tolist() for name, value in store.load(store.folder.steps()[-1])["model"].items()}
+    return {
+        name: value.tolist()
+        for name, value in store.load(store.folder.steps()[-1])["model"].items()
+    }
 
 
 class Strike(Callback):
@@ -235,7 +273,9 @@ class Strike(Callback):
         if self._is_now and isinstance(module, Transformer):
             self._hook.remove()
             with torch.no_grad():
-                next(one for one in module.parameters() if one.ndim == 2)[:, 0] = 30.0
+                next(parameter for parameter in module.parameters() if parameter.ndim == 2)[
+                    :, 0
+                ] = 30.0
 
 
 def prepare_data(scenario: Scenario, folder: Path) -> tuple[Planted, Prepared]:
@@ -258,7 +298,9 @@ def prepare_data(scenario: Scenario, folder: Path) -> tuple[Planted, Prepared]:
         for split, part in (("train", text[:-NUM_HELD_OUT]), ("valid", text[-NUM_HELD_OUT:])):
             splits[split][name] = folder / "corpus" / f"{split}.{name}"
             write_file(corpus / f"{split}.{name}", "".join(f"{line}\n" for line in part).encode())
-    return planted, prepare(PrepareSettings(splits=splits, out=folder / "data", tokenizer=str(tokenizer_file)))
+    return planted, prepare(
+        PrepareSettings(splits=splits, out=folder / "data", tokenizer=str(tokenizer_file))
+    )
 
 
 def train(settings: RecipeSettings, run: Path) -> float:
@@ -276,7 +318,9 @@ def final_loss(run: Path) -> float:
 
 @contextlib.contextmanager
 def out_of_sight(folder: Path) -> Iterator[None]:
-    """Let training show its progress bar on a terminal; elsewhere, redirect its output to a file."""
+    """Let training show its progress bar on a terminal; elsewhere, redirect its output to a
+    file.
+    """
     if sys.stderr.isatty():
         yield
         return

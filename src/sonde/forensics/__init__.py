@@ -6,7 +6,8 @@
     verdict = diagnose(Path("runs/a"))                          # the worst event, or step=1734
     first = verdict.causes[0]
     first.cause, first.confidence, first.evidence, first.suspects
-    write_verdict(Path("runs/a"), verdict)                      # `sonde rollback` and the report read it
+    # `sonde rollback` and the report read it
+    write_verdict(Path("runs/a"), verdict)
 
 Each cause is one file in `causes/`, each kind of text one line. "Not known" is an allowed answer.
 """

@@ -1,5 +1,5 @@
 from sonde.forensics.replay import Replay as Replay
-from sonde.forensics.seams import Watch as Watch
+from sonde.forensics.seams import ModuleWatch as ModuleWatch
 from sonde.forensics.verdict import Verdict as Verdict
 from sonde.forensics.verdict import read_verdict as read_verdict
 from sonde.forensics.verdict import write_verdict as write_verdict

@@ -1,7 +1,7 @@
 """What a run recorded around one step: the starting point of a diagnosis. Reads records only.
 
-"Calm" steps are earlier steps that were neither skipped nor part of a recorded event. Distances from them are measured
-in robust deviations, so that a few bad steps among them do not hide another.
+"Calm" steps are earlier steps that were neither skipped nor part of a recorded event. Distances
+from them are measured in robust deviations, so that a few bad steps among them do not hide another.
 """
 
 import math
@@ -13,7 +13,14 @@ from typing import Final
 from sonde.errors import SettingError
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.manifest import Manifest, read_manifest
-from sonde.spikes.spike_log import RankedSample, RecordedSpike, SampleId, SpikeLog, read_spikes, samples_of
+from sonde.spikes.spike_log import (
+    RankedSample,
+    RecordedSpike,
+    SampleId,
+    SpikeLog,
+    read_spikes,
+    samples_of,
+)
 from sonde.spread import Spread
 
 WINDOW: Final = 64
@@ -24,9 +31,11 @@ LIMIT_Z: Final = 4.5
 
 
 def steps_in_question(run: Path) -> list[int]:
-    """Return the first steps of the recorded events, loss events first, newest first; empty if nothing was recorded."""
+    """Return the first steps of the recorded events, loss events first, newest first; empty if
+    nothing was recorded.
+    """
     spikes = _current(read_spikes(run), read_steps(run).by_number).spikes
-    found = sorted((one.event.metric == "loss", one.event.first_step) for one in spikes)
+    found = sorted((spike.event.metric == "loss", spike.event.first_step) for spike in spikes)
     return [step for _, step in reversed(found)]
 
 
@@ -37,17 +46,28 @@ def open_case(run: Path, step: int | None = None) -> "Case":
     log = _current(read_spikes(run), steps)
     if not steps:
         raise SettingError(
-            f"{run} recorded no updates, so nothing says what was normal",
-            cause="only sonde's trainer and a FlightRecorder record what every update did",
+            f"{run} recorded no steps, so nothing says what was normal",
+            cause="only sonde's trainer and a Recorder record what every step did",
             hint="watch the training with one of them (docs/any-loop.md)",
         )
     if step is None:
         step = _worst_step(steps)
     elif step not in steps:
-        first, last = min(steps), max(steps)
-        raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
+        first = min(steps)
+        last = max(steps)
+        raise SettingError(
+            f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}"
+        )
     spike = next((one for one in log.spikes if one.spans(step)), None)
-    return Case(run=run, manifest=manifest, step=step, steps=steps, spike=spike, log=log, calm=_calm(steps, log, step))
+    return Case(
+        run=run,
+        manifest=manifest,
+        step=step,
+        steps=steps,
+        spike=spike,
+        log=log,
+        calm=_calm(steps, log, step),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,11 +94,13 @@ class Case:
     @property
     def losses(self) -> Spread:
         """The losses of the calm steps."""
-        return Spread([one.loss for one in self.calm])
+        return Spread([step.loss for step in self.calm])
 
     @property
     def loss_z(self) -> float:
-        """How many deviations the loss is above the calm ones; infinite if it is not finite, NaN if there are too few records."""
+        """How many deviations the loss is above the calm ones; infinite if it is not finite, NaN if
+        there are too few records.
+        """
         if len(self.calm) < _MIN_CALM:
             return math.nan
         return self.losses.z(self.record.loss) if math.isfinite(self.record.loss) else math.inf
@@ -100,10 +122,16 @@ class Case:
         return self.record.skipped is not None
 
     def recorded_samples(self) -> dict[int, list[tuple[str, int]]]:
-        """Return the recorded samples of the step, by rank; only the records of an event have them."""
+        """Return the recorded samples of the step, by rank; only the records of an event have
+        them.
+        """
         found = {}
         for samples in self._recorded():
-            names = [(one.dataset, one.sample) for one in samples if one.dataset and isinstance(one.sample, int)]
+            names = [
+                (sample.dataset, sample.sample)
+                for sample in samples
+                if sample.dataset and isinstance(sample.sample, int)
+            ]
             if len(names) == len(samples):
                 found[samples[0].rank] = names
         return found
@@ -111,25 +139,39 @@ class Case:
     def recorded_sample_losses(self) -> dict[tuple[str, SampleId], float]:
         """Return the recorded loss of each sample of the step."""
         samples = [one for of_rank in self._recorded() for one in of_rank]
-        return {(one.dataset, one.sample): one.loss for one in samples if one.loss is not None}
+        return {
+            (sample.dataset, sample.sample): sample.loss
+            for sample in samples
+            if sample.loss is not None
+        }
 
     def _recorded(self) -> list[list[RankedSample]]:
         """Return the samples of each rank that recorded some for the last execution of the step."""
         entries = [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]
-        last = [one for one in entries if same_bits(float(one.get("loss") or math.nan), self.record.loss)]
+        last = [
+            entry
+            for entry in entries
+            if same_bits(float(entry.get("loss") or math.nan), self.record.loss)
+        ]
         return [samples for one in last if (samples := list(samples_of(one)))]
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
-    """Drop events of steps that were later repeated, after a restart or a rollback, with a different outcome."""
-    return replace(log, spikes=tuple(one for one in log.spikes if _is_current(one, steps)))
+    """Drop events of steps that were later repeated, after a restart or a rollback, with a
+    different outcome.
+    """
+    return replace(log, spikes=tuple(spike for spike in log.spikes if _is_current(spike, steps)))
 
 
 def _is_current(spike: RecordedSpike, steps: Mapping[int, StepRecord]) -> bool:
     first = spike.event.first_step
     record = steps.get(first)
-    told = [entry.get("loss") for entry in spike.steps.get(first, ())]
-    return record is None or not told or any(same_bits(float(one), record.loss) for one in told if one is not None)
+    sentences = [entry.get("loss") for entry in spike.steps.get(first, ())]
+    return (
+        record is None
+        or not sentences
+        or any(same_bits(float(one), record.loss) for one in sentences if one is not None)
+    )
 
 
 def same_bits(one: float, other: float) -> bool:
@@ -138,20 +180,27 @@ def same_bits(one: float, other: float) -> bool:
 
 
 def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[StepRecord, ...]:
-    spans = [(one.event.first_step, max(one.event.last_step, one.event.first_step)) for one in log.spikes]
+    spans = [
+        (spike.event.first_step, max(spike.event.last_step, spike.event.first_step))
+        for spike in log.spikes
+    ]
     before = [record for number, record in steps.items() if step - 2 * WINDOW <= number < step]
     made = [record for record in before if record.skipped is None and math.isfinite(record.loss)]
-    calm = [record for record in made if not any(first <= record.step <= last for first, last in spans)]
+    calm = [
+        record for record in made if not any(first <= record.step <= last for first, last in spans)
+    ]
     return tuple(calm[-WINDOW:])
 
 
 def _worst_step(steps: Mapping[int, StepRecord]) -> int:
     numbers = list(steps)
-    best, best_z = numbers[-1], -math.inf
+    best = numbers[-1]
+    best_z = -math.inf
     for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):
         before = Spread([steps[number].loss for number in numbers[max(0, place - WINDOW) : place]])
         loss = steps[numbers[place]].loss
         z = before.z(loss) if math.isfinite(loss) else math.inf
         if z > best_z:
-            best, best_z = numbers[place], z
+            best = numbers[place]
+            best_z = z
     return best

@@ -1,8 +1,10 @@
-"""What changed: the data since the run began, the environment and the settings between its starts, and all of it until now.
+"""What changed: the data since the run began, the environment and the settings between its starts,
+and all of it until now.
 
-A result depends on more than the state and the batch. If a replay does not reproduce the recorded loss, `differences`
-names the possible reasons. An environment is a mapping like the manifest or the record of a start: `determinism` (thread
-counts and modes of torch), `versions`, `host`, `git` and `data` by name, `world_size` and `command`.
+A result depends on more than the state and the batch. If a replay does not reproduce the recorded
+loss, `differences` names the possible reasons. An environment is a mapping like the manifest or the
+record of a start: `determinism` (thread counts and modes of torch), `versions`, `host`, `git` and
+`data` by name, `world_size` and `command`.
 """
 
 import platform
@@ -27,7 +29,9 @@ _COMPARED: Final = {
     "git": ("code's ", ("commit", "num_changed_files")),
     "data": ("data of ", ()),
 }
-"""What is compared of an environment: how it is called, and which of its names count; all if none are given."""
+"""What is compared of an environment: how it is called, and which of its names count; all if none
+are given.
+"""
 _FROM_RECORDS: Final = frozenset({"lr", "schedule", "warmup", "schedule_updates", "end_lr"})
 """Settings that a replay does not use: it takes the learning rates from the records."""
 
@@ -58,36 +62,47 @@ class StartChange(NamedTuple):
 
 
 def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange | None:
-    """Return how the data differs from the manifest; None if it does not or if nothing is known about it."""
+    """Return how the data differs from the manifest; None if it does not or if nothing is known
+    about it.
+    """
     settings = manifest.settings if isinstance(manifest.settings, dict) else {}
     where = directory or settings.get("data")
     if not manifest.data or where is None:
         return None
     if not Path(where).is_dir():
-        raise SettingError(f"the data of the run is not at {where}", hint="say where it is now: --data DIR")
+        raise SettingError(
+            f"the data of the run is not at {where}", hint="say where it is now: --data DIR"
+        )
     try:
         opened = DataDirectory(where)
         now = fingerprints(opened)
         for sidecars in opened.splits.values():
             for sidecar in sidecars:
                 opened.tokenizer(sidecar.language)
-                opened.tokens(sidecar.split, sidecar.language)  # raises if a file does not match its sidecar
+                # raises if a file does not match its sidecar
+                opened.tokens(sidecar.split, sidecar.language)
     except SondeError as error:
         return DataChange(names=(), problem=str(error))
-    names = tuple(name for name, digest in manifest.data.items() if name in now and now[name] != digest)
+    names = tuple(
+        name for name, digest in manifest.data.items() if name in now and now[name] != digest
+    )
     return DataChange(names=names) if names else None
 
 
 def start_changes(run: Path, settings: object) -> list[StartChange]:
-    """Return what changed from one start of the run to the next, oldest first. `settings` are those of the last start."""
-    told: list[StartChange] = []
+    """Return what changed from one start of the run to the next, oldest first. `settings` are those
+    of the last start.
+    """
+    sentences: list[StartChange] = []
     for step, now, earlier in reversed([*read_starts(run)]):
         changed = changed_settings(now.get("settings_before"), settings)
-        words = [f"{name} was {old!r:.60} and became {new!r:.60}" for name, (old, new) in changed.items()]
+        words = [
+            f"{name} was {old!r:.60} and became {new!r:.60}" for name, (old, new) in changed.items()
+        ]
         others = differences(earlier, now) if earlier else ()
-        told.append(StartChange(step, (*others, *words), tuple(changed)))
+        sentences.append(StartChange(step, (*others, *words), tuple(changed)))
         settings = now.get("settings_before") or settings  # what the start before it was made with
-    return [one for one in reversed(told) if one.what]
+    return [one for one in reversed(sentences) if one.what]
 
 
 def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
@@ -102,11 +117,15 @@ def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...
 
 def environment_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> dict[str, Any]:
     """Return the environment that the run recorded at its last start."""
-    recorded = {name: getattr(manifest, name) for name in ("versions", "host", "git", "data", "world_size")}
+    recorded = {
+        name: getattr(manifest, name) for name in ("versions", "host", "git", "data", "world_size")
+    }
     return {**recorded, "determinism": recorded_determinism(run, rank)}
 
 
-def environment_here(manifest: Manifest, *, world_size: int, data: Mapping[str, str]) -> dict[str, Any]:
+def environment_here(
+    manifest: Manifest, *, world_size: int, data: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the current environment. The code is looked up where the run was started."""
     started_in = Path(str(manifest.host.get("directory") or "."))
     return {
@@ -120,10 +139,13 @@ def environment_here(manifest: Manifest, *, world_size: int, data: Mapping[str, 
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Describe what differs between two environments, one sentence each. What one of them does not say counts as equal."""
+    """Describe what differs between two environments, one sentence each. What one of them does not
+    say counts as equal.
+    """
     found = []
     for group, (what, names) in _COMPARED.items():
-        old, new = then.get(group) or {}, now.get(group) or {}
+        old = then.get(group) or {}
+        new = now.get(group) or {}
         found += [
             f"the {what}{name} was {old[name]!r:.80} and became {new[name]!r:.80}"
             for name in names or old

@@ -1,14 +1,16 @@
-"""Diagnose a spike: run experiments by replay, let each cause judge them, and return a ranked verdict.
+"""Diagnose a spike: run experiments by replay, let each cause judge them, and return a ranked
+verdict.
 
-    verdict = diagnose(Path("runs/a"))              # the newest event that can be replayed, or the step that stands out most
+    verdict = diagnose(Path("runs/a"))              # the newest event that can be replayed, or the
+                                                    # step that stands out most
     verdict.causes[0].cause                          # "garbled_text"
 
-Each cause (causes/) is asked for what speaks for it, and `Evidence` runs the experiments they need, each once. This
-module only ranks the answers. If the step is like those around it, the verdict says that nothing is wrong; if the
-evidence points to no cause, the verdict says so.
+Each cause (causes/) is asked for what speaks for it, and `Evidence` runs the experiments they need,
+each once. This module only ranks the answers. If the step is like those around it, the verdict says
+that nothing is wrong; if the evidence points to no cause, the verdict says so.
 
-Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is written to the run; use
-`write_verdict` for that.
+Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is
+written to the run; use `write_verdict` for that.
 """
 
 import time
@@ -21,9 +23,9 @@ from typing import Final
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.case import open_case, steps_in_question
 from sonde.forensics.causes import rules
-from sonde.forensics.causes.rule import Need, confidence_of
+from sonde.forensics.causes.cause_rule import Need, confidence_of
 from sonde.forensics.changes import data_change
-from sonde.forensics.evidence import Evidence, told_of_gradients
+from sonde.forensics.evidence import Evidence, describe_gradients
 from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Seams
@@ -38,22 +40,33 @@ _LEAST: Final = 0.02
 
 
 def diagnose(
-    run: str | Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
+    run: str | Path,
+    step: int | None = None,
+    *,
+    options: ReplayOptions | None = None,
+    seams: Seams | None = None,
 ) -> Verdict:
-    """Diagnose what was wrong with a step; by default, with the newest recorded event that can be replayed.
+    """Diagnose what was wrong with a step; by default, with the newest recorded event that can be
+    replayed.
 
-    `options` controls how the run is rebuilt. `seams` provides states, batches and updates for a run that sonde's
-    trainer did not make.
+    `options` controls how the run is rebuilt. `seams` provides states, batches and updates for a
+    run that sonde's trainer did not make.
     """
-    started, run = time.monotonic(), Path(run)
+    started = time.monotonic()
+    run = Path(run)
     opened = partial(open_evidence, run, options=options, seams=seams)
-    verdict = conclude(_newest(run, opened, is_ours=seams is None) if step is None else opened(step))
+    verdict = conclude(
+        _newest(run, opened, is_ours=seams is None) if step is None else opened(step)
+    )
     return replace(verdict, seconds=time.monotonic() - started)
 
 
 def _newest(run: Path, opened: Callable[[int], Evidence], *, is_ours: bool) -> Evidence:
-    """Return the evidence about the newest event that can be replayed, or about the step that stands out most."""
-    events, reasons = steps_in_question(run), list[SondeError]()
+    """Return the evidence about the newest event that can be replayed, or about the step that
+    stands out most.
+    """
+    events = steps_in_question(run)
+    reasons = list[SondeError]()
     for step in events or [open_case(run).step]:
         try:
             found = opened(step)
@@ -61,13 +74,18 @@ def _newest(run: Path, opened: Callable[[int], Evidence], *, is_ours: bool) -> E
                 found.lab.replay.batches(step)
         except SondeError as error:
             if not events and is_ours:
-                raise  # every step of sonde's own trainer can be replayed, so something else is wrong
+                # every step of sonde's own trainer can be replayed, so something else is wrong
+                raise
             reasons.append(error)
         else:
             return found
-    told = f"none of the {len(events)} events of {run} can be made again" if events else f"{run} recorded no event"
+    sentence = (
+        f"none of the {len(events)} events of {run} can be made again"
+        if events
+        else f"{run} recorded no event"
+    )
     raise SettingError(
-        f"{told}: there is nothing to diagnose",
+        f"{sentence}: there is nothing to diagnose",
         cause=reasons[0].message,
         hint="name a step whose batch and state were kept: `--step N`",
     )
@@ -100,12 +118,18 @@ def conclude(evidence: Evidence) -> Verdict:
         time=time.time(),
     )
     if not evidence.is_replayed:
-        done, found = "the run was to be built again", f"it cannot be: {evidence.problem}"
-        return replace(verdict, experiments=(Experiment(question="does it happen again?", done=done, found=found),))
+        done = "the run was to be built again"
+        found = f"it cannot be: {evidence.problem}"
+        return replace(
+            verdict,
+            experiments=(Experiment(question="does it happen again?", done=done, found=found),),
+        )
     modules = evidence.made.modules
     if verdict.causes[0].cause != NOTHING:
-        calm = evidence.calm_modules
-        modules = tuple(replace(one, calm_norm=calm.get((one.module, one.kind))) for one in modules)
+        calm = evidence.modules_of_another_batch
+        modules = tuple(
+            replace(module, calm_norm=calm.get((module.module, module.kind))) for module in modules
+        )
     experiments = tuple(evidence.lab.experiments)
     return replace(verdict, experiments=experiments, replay=evidence.made.result, modules=modules)
 
@@ -117,11 +141,12 @@ def _ranked(evidence: Evidence) -> list[Cause]:
         _ = evidence.made  # always the first experiment
     if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
         note_state(evidence.lab)
-        told = told_of_gradients(evidence)
+        told = describe_gradients(evidence)
         if told:
             done = f"step {case.step} and another batch, with every module watched"
             evidence.lab.note("where are the gradients large?", done, "; ".join(told))
-    found, left = list[Cause](), 1.0
+    found = list[Cause]()
+    left = 1.0
     for name, rule in rules().items():
         if name in _LAST:
             left = 1 - max((one.confidence for one in found if one.cause not in _LAST), default=0.0)
@@ -136,4 +161,6 @@ def _ranked(evidence: Evidence) -> list[Cause]:
 def _has(evidence: Evidence, need: Need) -> bool:
     if need == "records" or not evidence.is_replayed:
         return need == "records"
-    return need == "replay" or (evidence.corpus is not None and (need == "text" or evidence.has_sources))
+    return need == "replay" or (
+        evidence.corpus is not None and (need == "text" or evidence.has_sources)
+    )

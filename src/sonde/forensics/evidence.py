@@ -1,7 +1,9 @@
-"""All evidence that causes are judged by. Each experiment runs once, when it is first needed, and is cached.
+"""All evidence that causes are judged by. Each experiment runs once, when it is first needed, and
+is cached.
 
     evidence = Evidence(case, laboratory, change)
-    evidence.samples            # every sample of the step: z against samples of its length, bits per character, signs of its text
+    evidence.samples            # every sample of the step: z against samples of its length, bits
+                                # per character, signs of its text
     evidence.is_state_bad       # do other batches have a high loss too?
 
 Nothing here names a cause.
@@ -29,7 +31,9 @@ from sonde.spread import Spread
 _STATE_Z: Final = 3.0
 """The state is bad if other batches are this many deviations above normal."""
 _WORSE_Z: Final = 3.0
-"""The state is also bad if other batches are this many standard errors above their own loss at earlier weights."""
+"""The state is also bad if other batches are this many standard errors above their own loss at
+earlier weights.
+"""
 _WORSE_SHARE: Final = 0.06
 """That rise must also be at least this fraction of their loss."""
 _FAR_WORSE: Final = 0.2
@@ -51,8 +55,12 @@ _Found = TypeVar("_Found")
 class Evidence:
     """What is known about one step."""
 
-    def __init__(self, case: Case, lab: Laboratory | SondeError, change: DataChange | None = None) -> None:
-        """`lab` is an error if the step cannot be replayed: then only recorded data is available, and there is no `lab`."""
+    def __init__(
+        self, case: Case, lab: Laboratory | SondeError, change: DataChange | None = None
+    ) -> None:
+        """`lab` is an error if the step cannot be replayed: then only recorded data is available,
+        and there is no `lab`.
+        """
         self.case = case
         """What the run recorded."""
         self.change = change
@@ -89,14 +97,16 @@ class Evidence:
     def is_state_bad(self) -> bool:
         """Whether other batches have a far higher loss at this state than batches had before."""
         state = self.state
-        num_broken = sum(not math.isfinite(one.loss) for one in state.others)
+        num_broken = sum(not math.isfinite(other.loss) for other in state.others)
         if num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
             return True
         return self._rise > _WORSE_SHARE
 
     @cached_property
     def _rise(self) -> float:
-        """The rise of the loss of other batches since earlier weights, relative to their loss; 0 if it may be chance."""
+        """The rise of the loss of other batches since earlier weights, relative to their loss; 0 if
+        it may be chance.
+        """
         worse = self.state.worse
         if len(worse) < 4 or worse.median <= _WORSE_Z * worse.deviation / math.sqrt(len(worse)):
             return 0.0
@@ -104,53 +114,84 @@ class Evidence:
 
     @cached_property
     def data_weight(self) -> float:
-        """The weight of findings about samples: less if the state is bad anyway, or if the replay diverged."""
-        if self.made.is_off:
+        """The weight of findings about samples: less if the state is bad anyway, or if the replay
+        diverged.
+        """
+        if self.made.differs:
             return _OTHER_WAY_WEIGHT
         if not self.is_state_bad:
             return 1.0
-        return _BAD_STATE_WEIGHT if self._rise > _FAR_WORSE or not self._rise > 0 else _WORSE_STATE_WEIGHT
+        return (
+            _BAD_STATE_WEIGHT
+            if self._rise > _FAR_WORSE or not self._rise > 0
+            else _WORSE_STATE_WEIGHT
+        )
 
     @cached_property
     def recent_changes(self) -> list[StartChange]:
         """What changed at restarts shortly before this step, oldest first."""
         changes = start_changes(self.case.run, self.case.manifest.settings)
-        return [one for one in changes if self.case.step - _RECENT_START <= one.step < self.case.step]
+        return [
+            change
+            for change in changes
+            if self.case.step - _RECENT_START <= change.step < self.case.step
+        ]
 
     @cached_property
     def tensors(self) -> list[TensorTest]:
-        """Checkpoints compared with the one before: the starting one and, if the replay diverged, the first after the step."""
-        start, known = self.lab.from_step, self.lab.replay.checkpoints()
+        """Checkpoints compared with the one before: the starting one and, if the replay diverged,
+        the first after the step.
+        """
+        start = self.lab.from_step
+        known = self.lab.replay.checkpoints()
         before = [one for one in known if 0 < one < start][-1:]
-        after = [one for one in known if one >= self.case.step and start > 0 and self.made.is_off][:1]
+        after = [one for one in known if one >= self.case.step and start > 0 and self.made.differs][
+            :1
+        ]
         pairs = [*((one, start) for one in before), *((start, one) for one in after)]
-        return [compare_tensors(self.lab, *one) for one in pairs]
+        return [compare_tensors(self.lab, *pair) for pair in pairs]
 
     @property
     def has_bad_tensors(self) -> bool:
         """Whether there is a tensor that training cannot have produced."""
         return any(
-            one.weights or one.moments or one.fallen or one.steps or one.stale is not None for one in self.tensors
+            tensor.weights
+            or tensor.moments
+            or tensor.fallen
+            or tensor.steps
+            or tensor.stale is not None
+            for tensor in self.tensors
         )
 
     @property
     def diverged_at(self) -> StepRecord | None:
-        """The first step since the checkpoint whose replay gave a different loss, if the difference is more than rounding."""
-        return self.case.steps.get(self.made.first_off or 0) if self.made.is_off else None
+        """The first step since the checkpoint whose replay gave a different loss, if the difference
+        is more than rounding.
+        """
+        return self.case.steps.get(self.made.first_different or 0) if self.made.differs else None
 
     def normal_before(self, step: int) -> float:
         """Return the median loss of the steps before one from which on the run was another."""
-        before = Spread([one.loss for number, one in self.case.steps.items() if step - 64 <= number < step])
+        before = Spread(
+            [one.loss for number, one in self.case.steps.items() if step - 64 <= number < step]
+        )
         return before.median if len(before) else self.case.losses.median
 
     @cached_property
-    def calm_modules(self) -> dict[tuple[str, str], float]:
+    def modules_of_another_batch(self) -> dict[tuple[str, str], float]:
         """The norms of activations and gradients for another batch, by module and kind."""
-        return {(one.module, one.kind): one.norm for one in self.lab.calm_modules()}
+        return {
+            (module.module, module.kind): module.norm
+            for module in self.lab.modules_of_another_batch()
+        }
 
     @cached_property
     def _readings(self) -> Readings | None:
-        return None if self.corpus is None else Readings(self.corpus, [row.name for row in self.lab.own_rows])
+        return (
+            None
+            if self.corpus is None
+            else Readings(self.corpus, [row.name for row in self.lab.own_rows])
+        )
 
     @property
     def token_entropy(self) -> float:
@@ -173,44 +214,73 @@ class Evidence:
         rows, samples = self._compared
         if self._readings is None:
             return UsualSigns((), ())
-        return self._readings.usual(rows, [one.token_losses for one in samples])
+        return self._readings.usual(rows, [sample.token_losses for sample in samples])
 
     @cached_property
     def samples(self) -> list[SeenSample]:
-        """The samples of the step, in order, without placeholder rows of ranks that had no batch."""
-        found, rows, world = self.state.own.samples, self.lab.own_rows, self.case.manifest.world_size
-        ranks = [number % world for number, samples in enumerate(self.state.own.of_batches) for _ in samples]
+        """The samples of the step, in order, without placeholder rows of ranks that had no
+        batch.
+        """
+        found = self.state.own.samples
+        rows = self.lab.own_rows
+        world = self.case.manifest.world_size
+        ranks = [
+            number % world
+            for number, samples in enumerate(self.state.own.of_batches)
+            for _ in samples
+        ]
         if len(rows) != len(found):
             rows = [Row(_name(one.sample_id), ()) for one in found]
-        kept = [place for place, row in enumerate(rows) if row.name[1] >= 0 and found[place].loss is not None]
-        samples, rows = [found[place] for place in kept], [rows[place] for place in kept]
-        seen = see(samples, rows, [ranks[place] for place in kept], self.reference, self._num_characters(rows))
+        kept = [
+            place
+            for place, row in enumerate(rows)
+            if row.name[1] >= 0 and found[place].loss is not None
+        ]
+        samples = [found[place] for place in kept]
+        rows = [rows[place] for place in kept]
+        seen = see(
+            samples,
+            rows,
+            [ranks[place] for place in kept],
+            self.reference,
+            self._num_characters(rows),
+        )
         if self._readings is None:
             return seen
         far = [place for place, one in enumerate(seen) if max(one.z, one.bits_z) > _FAR_Z]
-        read = self._readings.read_together(rows, [one.token_losses for one in samples], far)
+        read = self._readings.read_together(rows, [sample.token_losses for sample in samples], far)
         return [replace(one, signs=tuple(signs)) for one, signs in zip(seen, read, strict=True)]
 
     @cached_property
     def batch_z(self) -> float:
-        """How far the samples of the batch are above usual ones on average, in deviations of other batches."""
-        means = [fmean(self.reference.losses_z(one.samples) or [math.nan]) for one in self.state.others]
-        own = fmean([one.z for one in self.samples] or [math.nan])
+        """How far the samples of the batch are above usual ones on average, in deviations of other
+        batches.
+        """
+        means = [
+            fmean(self.reference.losses_z(other.samples) or [math.nan])
+            for other in self.state.others
+        ]
+        own = fmean([sample.z for sample in self.samples] or [math.nan])
         return Spread(means).z(own) if math.isfinite(own) else math.inf
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
-        """Return how rare it is that samples of such a batch are as strange as these, as a negative power of ten; 0 for no surprise."""
+        """Return how rare it is that samples of such a batch are as strange as these, as a negative
+        power of ten; 0 for no surprise.
+        """
         return surprise([one.strangeness for one in seen], len(self.samples))
 
     @property
     def has_sources(self) -> bool:
         """Whether samples have a source."""
-        return any(one.row.source is not None for one in self.samples)
+        return any(sample.row.source is not None for sample in self.samples)
 
     def part_of(self, seen: Sequence[SeenSample]) -> float:
-        """Return the fraction of the excess loss that disappears without these samples, from 0 to 1."""
+        """Return the fraction of the excess loss that disappears without these samples, from 0 to
+        1.
+        """
         names = frozenset(one.row.name for one in seen)
-        own, normal = self.state.own.loss, self.state.here.median + self.state.here.deviation
+        own = self.state.own.loss
+        normal = self.state.here.median + self.state.here.deviation
 
         def measure() -> float:
             loss = self.lab.replay.loss(drop=sorted(names)).loss
@@ -228,34 +298,48 @@ class Evidence:
 
     def suspects(self, seen: Sequence[SeenSample]) -> list[Suspect]:
         """Return the samples as suspects of a verdict, worst first."""
-        ordered = sorted(seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf)
+        ordered = sorted(
+            seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf
+        )
         if self.corpus is not None:
             return [self.corpus.suspect(one.row, one.sample, one.rank) for one in ordered]
         return [
-            Suspect(dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss)
+            Suspect(
+                dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss
+            )
             for one in ordered
         ]
 
-    def told_of_rate(self) -> str:
+    def describe_rate(self) -> str:
         """Describe the learning rate compared with its usual range."""
-        rates = Spread([one.lr for one in self.case.calm])
-        return f"the learning rate is {self.case.record.lr:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
+        rates = Spread([step.lr for step in self.case.calm])
+        return (
+            f"the learning rate is {self.case.record.lr:.3g}; over the calm steps before it was"
+            f" {rates.median:.3g} (±{rates.deviation:.1g})"
+        )
 
     def _num_characters(self, rows: Sequence[Row]) -> list[int] | None:
-        return None if self.corpus is None else [len(self.corpus.decode(row.target)) for row in rows]
+        return (
+            None if self.corpus is None else [len(self.corpus.decode(row.target)) for row in rows]
+        )
 
 
-def told_of_gradients(evidence: Evidence) -> list[str]:
-    """Describe the gradient norm compared with calm steps, and the modules whose gradients deviate most."""
-    usual = Spread([one.grad_norm for one in evidence.case.calm if one.grad_norm is not None])
+def describe_gradients(evidence: Evidence) -> list[str]:
+    """Describe the gradient norm compared with calm steps, and the modules whose gradients deviate
+    most.
+    """
+    usual = Spread([step.grad_norm for step in evidence.case.calm if step.grad_norm is not None])
     norm = evidence.made.grad_norm
     told = list[str]()
     if norm is not None and len(usual):
-        told.append(f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps")
+        told.append(
+            f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps"
+        )
     ratios = [
         (one.norm / calm, one.module)
         for one in evidence.made.modules
-        if one.kind == GRADIENT and (calm := evidence.calm_modules.get((one.module, one.kind), 0.0)) > 0
+        if one.kind == GRADIENT
+        and (calm := evidence.modules_of_another_batch.get((one.module, one.kind), 0.0)) > 0
     ]
     for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
         if ratio > 2:

@@ -1,7 +1,8 @@
-"""The experiments of a diagnosis: replay the step, try its batch at other weights and other batches at its weights, swap tensors.
+"""The experiments of a diagnosis: replay the step, try its batch at other weights and other batches
+at its weights, swap tensors.
 
-Each method runs one experiment by replay, records it for the verdict, and returns the numbers; their interpretation is
-elsewhere. Afterwards, the training is back at the state before the step.
+Each method runs one experiment by replay, records it for the verdict, and returns the numbers;
+their interpretation is elsewhere. Afterwards, the training is back at the state before the step.
 """
 
 import math
@@ -16,7 +17,7 @@ from sonde.errors import SondeError
 from sonde.forensics.case import Case, same_bits
 from sonde.forensics.readings import NUM_READ, NUM_TEXTS
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Corpus, Losses, Name, Row, SampleLoss, Watch
+from sonde.forensics.seams import Losses, ModuleWatch, Name, Row, RunTexts, SampleLoss
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.records.journal import StepRecord
 from sonde.spread import Spread
@@ -24,10 +25,14 @@ from sonde.spread import Spread
 _NUM_OTHERS: Final = 6
 """How many batches before the step, and as many after it, represent normal ones."""
 _NUM_REFERENCE: Final = 384
-"""How many samples of the corpus to compare single samples with, including those of the other batches."""
+"""How many samples of the corpus to compare single samples with, including those of the other
+batches.
+"""
 _REFERENCE_TOKENS: Final = 32_000
 _LEAST_REFERENCE: Final = 96
-"""For long samples, the reference has about `_REFERENCE_TOKENS` tokens in total, but at least this many samples."""
+"""For long samples, the reference has about `_REFERENCE_TOKENS` tokens in total, but at least this
+many samples.
+"""
 _CHOICE: Final = 8
 """Draw this many times more candidates, to choose those of similar length."""
 _NUM_EXACT: Final = 2
@@ -41,9 +46,9 @@ class Reproduction(NamedTuple):
 
     result: ReplayResult
     """The result as shown in the verdict."""
-    is_off: bool
+    differs: bool
     """Whether the replayed loss differs by more than rounding."""
-    first_off: int | None
+    first_different: int | None
     """The first step since the checkpoint whose loss is not bit-identical to the recorded one."""
     num_exact: int
     """The number of bit-identical steps since the checkpoint before that one."""
@@ -54,7 +59,9 @@ class Reproduction(NamedTuple):
 
 
 class StateTest(NamedTuple):
-    """The losses of the step's batch and of other batches, at the state before the step and at earlier weights."""
+    """The losses of the step's batch and of other batches, at the state before the step and at
+    earlier weights.
+    """
 
     own: Losses
     """The step's batch at its state."""
@@ -70,12 +77,19 @@ class StateTest(NamedTuple):
     @property
     def here(self) -> Spread:
         """The losses of other batches at the state before the step."""
-        return Spread([one.loss for one in self.others])
+        return Spread([other.loss for other in self.others])
 
     @property
     def worse(self) -> Spread:
-        """How much higher the loss of each other batch is at this state than at the earlier weights."""
-        return Spread([one.loss - before for one, before in zip(self.others, self.earlier_others, strict=False)])
+        """How much higher the loss of each other batch is at this state than at the earlier
+        weights.
+        """
+        return Spread(
+            [
+                one.loss - before
+                for one, before in zip(self.others, self.earlier_others, strict=False)
+            ]
+        )
 
 
 class Laboratory:
@@ -88,7 +102,7 @@ class Laboratory:
         """The experiments so far, in order."""
         self.from_step = replay.go_to(case.step)
         """The checkpoint from which the state before the step was reached."""
-        self._deviations = list(replay.deviations)
+        self._steps_that_differ = list(replay.deviations)
         self._ready = replay.snapshot()
         self.checkpoint = cache(replay.state_after)
         """Return the contents of a checkpoint."""
@@ -97,7 +111,9 @@ class Laboratory:
 
     def note(self, question: str, done: str, found: str, **numbers: float) -> None:
         """Record an experiment."""
-        self.experiments.append(Experiment(question=question, done=done, found=found, numbers=numbers))
+        self.experiments.append(
+            Experiment(question=question, done=done, found=found, numbers=numbers)
+        )
 
     def rewind(self) -> None:
         """Return to the state before the step."""
@@ -105,7 +121,8 @@ class Laboratory:
 
     def reproduce(self) -> Reproduction:
         """Replay the step unchanged, recording the tensors of every module."""
-        case, watch = self.case, Watch()
+        case = self.case
+        watch = ModuleWatch()
         made = self.replay.update(watch=watch)
         self.rewind()
         recorded = case.record.loss
@@ -116,28 +133,44 @@ class Laboratory:
             reproduced=same_bits(recorded, made.loss),
             differences=self.replay.differences(),
         )
-        first_off = next(iter(self._deviations), None if result.reproduced else case.step)
+        first_different = next(
+            iter(self._steps_that_differ), None if result.reproduced else case.step
+        )
         same = "the same to the bit" if result.reproduced else "not the same"
         found = f"the loss is {made.loss:.6g}, {recorded:.6g} was recorded, {same}"
-        if first_off and first_off < case.step:
-            found += f"; the steps up to {first_off - 1} are the same to the bit"
-        done = f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after update {self.from_step}"
+        if first_different and first_different < case.step:
+            found += f"; the steps up to {first_different - 1} are the same to the bit"
+        done = (
+            f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after step"
+            f" {self.from_step}"
+        )
         self.note("does it happen again?", done, found, replayed=made.loss, recorded=recorded)
         return Reproduction(
             result=result,
-            is_off=not self._is_close(recorded, made.loss, first_off),
-            first_off=first_off,
-            num_exact=(case.step + 1 if first_off is None else first_off) - self.from_step - 1,
+            differs=not self._is_close(recorded, made.loss, first_different),
+            first_different=first_different,
+            num_exact=(case.step + 1 if first_different is None else first_different)
+            - self.from_step
+            - 1,
             grad_norm=made.grad_norm,
             modules=watch.modules(),
         )
 
     def compare_states(self) -> StateTest:
-        """Data or state? Compare this batch with others, at this state and at the weights of an earlier checkpoint."""
-        replay, step, usual = self.replay, self.case.step, self.case.losses
-        test = StateTest(replay.loss(), [replay.loss(batches=one) for one in self.other_batches])
-        own, here = test.own.loss, test.here
-        found = f"their loss is {here.median:.4g} (±{here.deviation:.2g}), that of this batch {own:.4g}"
+        """Data or state? Compare this batch with others, at this state and at the weights of an
+        earlier checkpoint.
+        """
+        replay = self.replay
+        step = self.case.step
+        usual = self.case.losses
+        test = StateTest(
+            replay.loss(), [replay.loss(batches=batch) for batch in self.other_batches]
+        )
+        own = test.own.loss
+        here = test.here
+        found = (
+            f"their loss is {here.median:.4g} (±{here.deviation:.2g}), that of this batch {own:.4g}"
+        )
         numbers = {"own": own, "others": here.median}
         if len(usual):
             found += f"; {usual.median:.4g} (±{usual.deviation:.2g}) was normal"
@@ -148,25 +181,33 @@ class Laboratory:
         if earlier is None:
             return test
         replay.load_weights(earlier)
-        own, others = replay.loss().loss, [replay.loss(batches=one).loss for one in self.other_batches]
+        own = replay.loss().loss
+        others = [replay.loss(batches=batch).loss for batch in self.other_batches]
         self.rewind()
         there = Spread(others)
-        found = f"its loss is {own:.4g} there, that of other batches {there.median:.4g} (±{there.deviation:.2g})"
-        done = f"the same batch at the weights after update {earlier}"
+        found = (
+            f"its loss is {own:.4g} there, that of other batches {there.median:.4g}"
+            f" (±{there.deviation:.2g})"
+        )
+        done = f"the same batch at the weights after step {earlier}"
         self.note("data or state?", done, found, own=own, others=there.median)
         return test._replace(earlier=earlier, earlier_own=own, earlier_others=others)
 
     def reference(self, others: Sequence[Losses]) -> tuple[list[Row], list[SampleLoss]]:
-        """Return samples to compare with at this state: those of other batches, and more from the corpus if batches can be built."""
+        """Return samples to compare with at this state: those of other batches, and more from the
+        corpus if batches can be built.
+        """
         rows = [row for batches in self.other_batches for row in self.rows_of(batches)]
-        samples = [sample for one in others for sample in one.samples]
-        corpus, own = self.corpus, self.own_rows
+        samples = [sample for other in others for sample in other.samples]
+        corpus = self.corpus
+        own = self.own_rows
         if len(rows) != len(samples):
             rows = [Row(sample.sample_id, ()) for sample in samples]
             corpus = None
         longest = max((len(row.target) for row in rows), default=1)
         wanted = min(_NUM_REFERENCE, max(_REFERENCE_TOKENS // max(longest, 1), _LEAST_REFERENCE))
-        missing, known = max(wanted - len(rows), wanted // 4), {row.name for row in [*rows, *own]}
+        missing = max(wanted - len(rows), wanted // 4)
+        known = {row.name for row in [*rows, *own]}
         more = [] if corpus is None else rows_like(own, corpus, known, missing)
         more.sort(key=lambda row: len(row.target))  # sorted by length to reduce padding
         size = max(len(own), 16)
@@ -184,20 +225,23 @@ class Laboratory:
         """Return the loss of the step in float32."""
         made = self.replay.update(precision="float32")
         self.rewind()
-        found = f"the loss is {made.loss:.4g}" + ("" if made.skipped is None else f", but {made.skipped}")
+        found = f"the loss is {made.loss:.4g}" + (
+            "" if made.skipped is None else f", but {made.skipped}"
+        )
         self.note("precision?", "the step in float32 instead", found, loss=made.loss)
         return made.loss
 
-    def calm_modules(self) -> tuple[ModuleStatistics, ...]:
+    def modules_of_another_batch(self) -> tuple[ModuleStatistics, ...]:
         """Return module statistics for another batch, at earlier weights if available."""
-        earlier, watch = self._earlier(), Watch()
+        earlier = self._earlier()
+        watch = ModuleWatch()
         if earlier is not None:
             self.replay.load_weights(earlier)
         self.replay.update(batches=self.other_batches[0], watch=watch)
         self.rewind()
         return watch.modules()
 
-    def made_again(
+    def replay_with(
         self,
         since: int,
         *,
@@ -207,11 +251,14 @@ class Laboratory:
         change: Callable[[Replay], None] | None = None,
         replay: Replay | None = None,
     ) -> float:
-        """Return the loss of a step (by default this one) if the steps from `since` on had been made otherwise.
+        """Return the loss of a step (by default this one) if the steps from `since` on had been
+        made otherwise.
 
-        With other learning rates, after a change of what is in memory, or by another replay of the run.
+        With other learning rates, after a change of what is in memory, or by another replay of the
+        run.
         """
-        record, replay = record or self.case.record, replay or self.replay
+        record = record or self.case.record
+        replay = replay or self.replay
         replay.go_to(since)
         if change is not None:
             with torch.no_grad():
@@ -222,17 +269,23 @@ class Laboratory:
         self.rewind()
         question = "which setting?" if change is None else "what changed in memory?"
         found = f"the loss of step {record.step} is {loss:.6g} then; {record.loss:.6g} was recorded"
-        self.note(question, f"the steps {since} to {record.step} again with {words}", found, loss=loss)
+        self.note(
+            question, f"the steps {since} to {record.step} again with {words}", found, loss=loss
+        )
         return loss
 
     def with_tensor_of(self, name: str, step: int) -> float:
-        """Return the median loss of other batches with one tensor replaced by its value in an earlier checkpoint."""
+        """Return the median loss of other batches with one tensor replaced by its value in an
+        earlier checkpoint.
+        """
         model = self.replay.model
         model.load_state_dict({**model.state_dict(), name: self.checkpoint(step)["model"][name]})
-        loss = Spread([self.replay.loss(batches=one).loss for one in self.other_batches[:5]]).median
+        loss = Spread(
+            [self.replay.loss(batches=batch).loss for batch in self.other_batches[:5]]
+        ).median
         self.rewind()
         found = f"the loss of other batches is {loss:.4g} with it"
-        self.note("which tensor?", f"{name} as it was after update {step}", found, loss=loss)
+        self.note("which tensor?", f"{name} as it was after step {step}", found, loss=loss)
         return loss
 
     def rows_of(self, batches: Sequence[Any]) -> list[Row]:
@@ -247,32 +300,50 @@ class Laboratory:
     @cached_property
     def other_batches(self) -> list[list[Any]]:
         """The batches of steps around this one, later ones first."""
-        step, found = self.case.step, list[list[Any]]()
-        for number in [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]:
+        step = self.case.step
+        found = list[list[Any]]()
+        for number in [
+            *range(step + 1, step + 1 + _NUM_OTHERS),
+            *range(max(step - _NUM_OTHERS, 1), step),
+        ]:
             with suppress(SondeError):  # runs of other trainers may have kept only some batches
                 found.append(self.replay.batches(number))
         return found
 
-    def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
+    def _is_close(self, one: float, other: float, first_different: int | None) -> bool:
         """Return whether a recorded and a replayed loss are equal up to rounding."""
         if not math.isfinite(one) or not math.isfinite(other):
             return math.isfinite(one) == math.isfinite(other)
         off = abs(one - other)
-        if first_off is not None and first_off - self.from_step > _NUM_EXACT:
+        if first_different is not None and first_different - self.from_step > _NUM_EXACT:
             return off <= _ROUNDING * abs(other)  # all steps were bit-identical until this one
         least = self.case.losses.deviation
         return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
 
     def _earlier(self) -> int | None:
-        """Return the checkpoint before the starting one; otherwise the starting one, if it is at least two steps back."""
+        """Return the checkpoint before the starting one; otherwise the starting one, if it is at
+        least two steps back.
+        """
         start = self.from_step if 0 < self.from_step < self.case.step - 1 else None
-        return max((one for one in self.replay.checkpoints() if 0 < one < self.from_step), default=start)
+        return max(
+            (
+                checkpoint
+                for checkpoint in self.replay.checkpoints()
+                if 0 < checkpoint < self.from_step
+            ),
+            default=start,
+        )
 
 
-def rows_like(own: Sequence[Row], corpus: Corpus, known: Collection[Name], num: int) -> list[Row]:
-    """Return samples of the corpus about as long as `own`, without `known` ones: a batch of the longest has few others like it."""
-    # Use the later part of the sample: the earlier part makes up the text profile and must not be judged by itself.
+def rows_like(own: Sequence[Row], corpus: RunTexts, known: Collection[Name], num: int) -> list[Row]:
+    """Return samples of the corpus about as long as `own`, without `known` ones: a batch of the
+    longest has few others like it.
+    """
+    # Use the later part of the sample: the earlier part makes up the text profile and must not be
+    # judged by itself.
     some = [row for row in corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:] if row.name not in known]
     sizes = sorted(len(row.target) for row in own) or [1]
     middle = math.log(sizes[len(sizes) // 2] + 1)
-    return sorted(some[: _CHOICE * num], key=lambda row: abs(math.log(len(row.target) + 1) - middle))[:num]
+    return sorted(
+        some[: _CHOICE * num], key=lambda row: abs(math.log(len(row.target) + 1) - middle)
+    )[:num]

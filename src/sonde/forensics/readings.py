@@ -1,4 +1,6 @@
-"""Signs of the texts of a step compared with their corpus: of each text, of its document with the highest loss, and of its source."""
+"""Signs of the texts of a step compared with their corpus: of each text, of its document with the
+highest loss, and of its source.
+"""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -8,11 +10,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from sonde.forensics.seams import Corpus, Name, Row
+from sonde.forensics.seams import Name, Row, RunTexts
 from sonde.texts import signs
-from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
+from sonde.texts.pairs import (
+    MISMATCHED,
+    TRUNCATED,
+    PairProfile,
+    find_signs_of_pairs,
+    pair_profile_of,
+)
 from sonde.texts.profile import CorpusProfile, profile_of
-from sonde.texts.signs import CLEAR, Sign, read_texts
+from sonde.texts.signs import CLEAR, Sign, find_signs_of_all
 
 NUM_TEXTS: Final = 600
 """How many samples of the corpus make up the text profile."""
@@ -31,7 +39,9 @@ _MIN_TOKENS: Final = 12
 """Shorter parts of a row are judged together with the rest."""
 _LIKE: Final = 1.3
 _LEAST_LIKE: Final = 60
-"""Samples are of similar length within a factor of `_LIKE`; at least `_LEAST_LIKE` are used, however much they differ."""
+"""Samples are of similar length within a factor of `_LIKE`; at least `_LEAST_LIKE` are used,
+however much they differ.
+"""
 _SIDES: Final = ("target", "source")
 _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
@@ -44,7 +54,9 @@ class UsualSigns:
         self._first = first
         self._by_length = {
             name: sorted(
-                (len(side), place) for place, row in enumerate(rows) if (side := getattr(row, name)) is not None
+                (len(side), place)
+                for place, row in enumerate(rows)
+                if (side := getattr(row, name)) is not None
             )
             for name in _SIDES
         }
@@ -52,9 +64,9 @@ class UsualSigns:
     def share(self, row: Row, strength: float, kind: str | None = None) -> float:
         """Return the fraction of samples with a sign at least as strong, optionally of one kind.
 
-        It is the highest of the fractions among all samples and among those with a target or a source of similar
-        length. A corpus differs by length (short lines are headings, names and keys), and a batch may contain sources
-        of one length.
+        It is the highest of the fractions among all samples and among those with a target or a
+        source of similar length. A corpus differs by length (short lines are headings, names and
+        keys), and a batch may contain sources of one length.
         """
         found = self._part(range(len(self._first)), strength, kind)
         for name, by_length in self._by_length.items():
@@ -71,7 +83,8 @@ class UsualSigns:
 
 def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
     """Return the samples of similar length, from a list sorted by length."""
-    start, end = bisect_right(by_length, (length / _LIKE,)), bisect_left(by_length, (length * _LIKE,))
+    start = bisect_right(by_length, (length / _LIKE,))
+    end = bisect_left(by_length, (length * _LIKE,))
     if end - start < _LEAST_LIKE:
         middle = bisect_left(by_length, (length,))
         start = min(max(middle - _LEAST_LIKE // 2, 0), max(len(by_length) - _LEAST_LIKE, 0))
@@ -82,8 +95,10 @@ def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
 class Readings:
     """Reads the texts of one corpus."""
 
-    def __init__(self, corpus: Corpus, leave_out: Collection[Name] = ()) -> None:
-        """`leave_out` are the samples in question: in a small corpus, each would make itself look usual."""
+    def __init__(self, corpus: RunTexts, leave_out: Collection[Name] = ()) -> None:
+        """`leave_out` are the samples in question: in a small corpus, each would make itself look
+        usual.
+        """
         self.corpus = corpus
         self.text = corpus.decode
         """Decodes the tokens of a target."""
@@ -125,11 +140,18 @@ class Readings:
         if not total:
             return math.nan
         entropy = -sum(count / total * math.log(count / total) for count in counts.values())
-        return entropy + (len(counts) - 1) / (2 * total)  # Miller-Madow correction, because a sample misses rare tokens
+        # Miller-Madow correction, because a sample misses rare tokens
+        return entropy + (len(counts) - 1) / (2 * total)
 
-    def read(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
+    def read(
+        self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]
+    ) -> list[list[Sign]]:
         """Return the signs of each row, strongest first. `losses` are its token losses."""
-        parts = {place: part for place, row in enumerate(rows) if (part := self._part(row, losses[place])) is not None}
+        parts = {
+            place: part
+            for place, row in enumerate(rows)
+            if (part := self._part(row, losses[place])) is not None
+        }
         of_parts = dict(zip(parts, self._read(list(parts.values())), strict=True))
         whole = self._read([list(row.target) for row in rows])
         found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(whole)]
@@ -139,32 +161,51 @@ class Readings:
         return found
 
     def _read(self, tokens: Sequence[list[int]]) -> list[list[Sign]]:
-        return read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
+        return find_signs_of_all(
+            [self.text(token) for token in tokens], self.profile, tokens=tokens
+        )
 
     def read_together(
         self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None], far: Collection[int]
     ) -> list[list[Sign]]:
         """Return the signs of each row of one batch.
 
-        Where pieces are too short to classify, several are read as one text: those that hint at the same kind, and
-        those far from usual samples (`far`, by index).
+        Where pieces are too short to classify, several are read as one text: those that hint at the
+        same kind, and those far from usual samples (`far`, by index).
         """
         found = self.read(rows, losses)
         for kind in signs.NO_PROSE:
-            places = [place for place, of_row in enumerate(found) if any(sign.kind == kind for sign in of_row)]
+            places = [
+                place
+                for place, of_row in enumerate(found)
+                if any(sign.kind == kind for sign in of_row)
+            ]
             self._read_as_one(rows, found, places, (kind,))
-        self._read_as_one(rows, found, [place for place in far if not _is_clear(found[place])], _OF_MANY)
+        self._read_as_one(
+            rows, found, [place for place in far if not _is_clear(found[place])], _OF_MANY
+        )
         return found
 
     def _read_as_one(
-        self, rows: Sequence[Row], found: list[list[Sign]], places: Sequence[int], kinds: Sequence[str]
+        self,
+        rows: Sequence[Row],
+        found: list[list[Sign]],
+        places: Sequence[int],
+        kinds: Sequence[str],
     ) -> None:
-        """Put the first clear sign of `kinds` that these rows have together before the vague ones of each."""
-        unsure = [place for place in places if not _is_clear(found[place]) or found[place][0].kind in _VAGUE]
+        """Put the first clear sign of `kinds` that these rows have together before the vague ones
+        of each.
+        """
+        unsure = [
+            place
+            for place in places
+            if not _is_clear(found[place]) or found[place][0].kind in _VAGUE
+        ]
         if len(places) < _LEAST_PIECES or not unsure:
             return
-        pieces = [self.text(rows[place].target).strip("\ufffd") for place in places]  # which may cut a character in two
-        whole = read_texts([" ".join(pieces)], self.profile)[0]
+        # which may cut a character in two
+        pieces = [self.text(rows[place].target).strip("\ufffd") for place in places]
+        whole = find_signs_of_all([" ".join(pieces)], self.profile)[0]
         sign = next((one for one in whole if one.kind in kinds and one.strength >= CLEAR), None)
         if sign is None:
             return
@@ -174,19 +215,27 @@ class Readings:
 
     def _of_pairs(self, rows: Sequence[Row], profile: PairProfile) -> list[list[Sign]]:
         found = []
-        for reading in read_pairs(*self._sides(rows), profile):
+        for reading in find_signs_of_pairs(*self._sides(rows), profile):
             of_source = [
-                Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence), of_source=True)
+                Sign(
+                    one.kind,
+                    _OF_SOURCE * one.strength,
+                    ("it is the source:", *one.evidence),
+                    of_source=True,
+                )
                 for one in reading.source
             ]
             found.append([*reading.pair, *reading.target, *of_source])
         return found
 
     def _sides(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-        return [self.corpus.decode_source(row.source or ()) for row in rows], [self.text(row.target) for row in rows]
+        return [self.corpus.decode_source(row.source or ()) for row in rows], [
+            self.text(row.target) for row in rows
+        ]
 
     def _part(self, row: Row, losses: Sequence[float] | None) -> list[int] | None:
-        """Return the tokens of the document with the highest loss, or None for fewer than two documents.
+        """Return the tokens of the document with the highest loss, or None for fewer than two
+        documents.
 
         Without losses it is the shortest document.
         """
@@ -195,7 +244,11 @@ class Readings:
             return None
 
         def mean_loss(part: tuple[int, int]) -> float:
-            return sum(losses[part[0] : part[1]]) / (part[1] - part[0]) if losses else -float(part[1] - part[0])
+            return (
+                sum(losses[part[0] : part[1]]) / (part[1] - part[0])
+                if losses
+                else -float(part[1] - part[0])
+            )
 
         start, end = max(parts, key=mean_loss)
         return list(row.target[start:end])
@@ -213,5 +266,9 @@ def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:
             best[sign.kind] = sign
     if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in OF_LENGTH):
         # Text that is not prose naturally has an unusual length, so length signs count half.
-        best |= {kind: replace(best[kind], strength=0.5 * best[kind].strength) for kind in OF_LENGTH if kind in best}
+        best |= {
+            kind: replace(best[kind], strength=0.5 * best[kind].strength)
+            for kind in OF_LENGTH
+            if kind in best
+        }
     return sorted(best.values(), key=lambda sign: -sign.strength)

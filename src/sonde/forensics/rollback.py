@@ -1,14 +1,17 @@
-"""Plan a rollback to before a spike: the checkpoint, the samples to skip, and the command that resumes training. Needs no torch.
+"""Plan a rollback to before a spike: the checkpoint, the samples to skip, and the command that
+resumes training. Needs no torch.
 
     plan = plan_rollback(Path("runs/a"), step=1734)
     apply_rollback(plan)
 
-A plan changes nothing. Applying it writes the skip list and moves later checkpoints to `checkpoints/set-aside-…`, from
-where they can be moved back: nothing is deleted. Skipping does not shift other samples (data/batch_sampler.py), so the
-run continues with the batches it would have had, without those samples. A run that is still running is left alone.
+A plan changes nothing. Applying it writes the skip list and moves later checkpoints to
+`checkpoints/set-aside-…`, from where they can be moved back: nothing is deleted. Skipping does not
+shift other samples (data/batch_sampler.py), so the run continues with the batches it would have
+had, without those samples. A run that is still running is left alone.
 
-The plan follows the verdict: samples are skipped only if it blames some, a setting that a restart changed is reset in
-the command, and if the verdict says that nothing is wrong there is nothing to roll back.
+The plan follows the verdict: samples are skipped only if it blames some, a setting that a restart
+changed is reset in the command, and if the verdict says that nothing is wrong there is nothing to
+roll back.
 """
 
 from collections.abc import Mapping
@@ -21,18 +24,27 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.history import changed_settings, settings_at
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict, blamed_samples, blames_samples, read_verdict
+from sonde.forensics.verdict import (
+    NOTHING,
+    UNKNOWN,
+    Verdict,
+    blamed_samples,
+    blames_samples,
+    read_verdict,
+)
 from sonde.records.journal import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
-from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
+from sonde.records.manifest import Manifest, checkpoint_place, place_given, read_manifest
 from sonde.spikes.spike_log import read_spikes, samples_of_step, skip_samples
 from sonde.train.settings import FIXED, is_built_in
 
 EVENT: Final = "rollback"
 """The event that records a rollback."""
 HOST_CHECKPOINT: Final = "host_checkpoint"
-"""The event that records a checkpoint that a host framework wrote (Hugging Face, Lightning). It belongs to the user: nothing here moves or deletes it."""
+"""The event that records a checkpoint that a host framework wrote (Hugging Face, Lightning). It
+belongs to the user: nothing here moves or deletes it.
+"""
 _WAYS: Final = {
     "huggingface": 'trainer.train(resume_from_checkpoint="{path}")',
     "lightning": 'trainer.fit(…, ckpt_path="{path}")',
@@ -54,7 +66,11 @@ class HostCheckpoint:
     def way_on(self) -> str:
         """The code that resumes from this checkpoint in the user's script."""
         way = _WAYS[self.host]
-        return way.format(path=self.path) if self.path else f"{way.partition('(')[0]}(…) without a checkpoint"
+        return (
+            way.format(path=self.path)
+            if self.path
+            else f"{way.partition('(')[0]}(…) without a checkpoint"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +101,14 @@ class RollbackPlan:
     """The host's own checkpoint to resume from, if a host framework trained the run."""
 
 
-def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path | None = None) -> RollbackPlan:
-    """Plan how to get past a step. `data` is the current location of the run's data, if it was moved.
+def plan_rollback(
+    run: Path, step: int, *, worst: int | None = None, data: Path | None = None
+) -> RollbackPlan:
+    """Plan how to get past a step. `data` is the current location of the run's data, if it was
+    moved.
 
-    The skipped samples are those that the verdict names, or the `worst` few of the spike, or all of its batch; none if
-    the verdict blames something else.
+    The skipped samples are those that the verdict names, or the `worst` few of the spike, or all of
+    its batch; none if the verdict blames something else.
     """
     manifest = read_manifest(run)
     verdict = read_verdict(run, step) if RunLayout(run).verdict(step).exists() else None
@@ -97,20 +116,29 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
     skip, reason = _samples(run, step, verdict, worst)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
     plan = plan_way_back(run, first_step if bad is None else min(first_step, bad), skip, reason)
-    changed, set_back = _settings(run, manifest, plan.checkpoint, None if worst is not None else verdict)
+    changed, set_back = _settings(
+        run, manifest, plan.checkpoint, None if worst is not None else verdict
+    )
     if data is not None:
         changed["data"] = str(data.absolute())
     return replace(
         plan,
         step=step,
         first_step=first_step,
-        command=_command(run, manifest, plan.skip_list if len(plan.skip) or plan.skip_list.exists() else None, changed),
+        command=_command(
+            run,
+            manifest,
+            plan.skip_list if len(plan.skip) or plan.skip_list.exists() else None,
+            changed,
+        ),
         notes=(*plan.notes, *set_back, *_command_notes(run, manifest, plan.host)),
     )
 
 
 def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> RollbackPlan:
-    """Plan a rollback to the newest good state before a step, skipping these samples from there on. The plan has no command."""
+    """Plan a rollback to the newest good state before a step, skipping these samples from there on.
+    The plan has no command.
+    """
     manifest = read_manifest(run)
     folder = _folder(run, manifest)
     host = newest_of_host(run, before)
@@ -122,7 +150,7 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
         step=before,
         first_step=before,
         checkpoint=checkpoint,
-        set_aside=tuple(one for one in folder.steps() if one > checkpoint),
+        set_aside=tuple(step for step in folder.steps() if step > checkpoint),
         skip_list=skip_list,
         skip=skip,
         reason=reason,
@@ -135,8 +163,8 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
 def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str | None:
     """Apply a plan.
 
-    Returns the new location of the later checkpoints, or None if there were none. `is_ours`: this process has the run
-    open.
+    Returns the new location of the later checkpoints, or None if there were none. `is_ours`: this
+    process has the run open.
     """
     with ExitStack() as held:
         if not is_ours:
@@ -159,7 +187,9 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
 
 
 def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
-    """Return where the problem began: from the spike's record, the verdict's event, or the step itself."""
+    """Return where the problem began: from the spike's record, the verdict's event, or the step
+    itself.
+    """
     try:
         return read_spikes(run).at(step).event.first_step
     except SettingError:
@@ -170,7 +200,9 @@ def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
     return first if isinstance(first, int) else step
 
 
-def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -> tuple[SkipList, str]:
+def _samples(
+    run: Path, step: int, verdict: Verdict | None, worst: int | None
+) -> tuple[SkipList, str]:
     if verdict is None or worst is not None:
         return samples_of_step(run, step, worst=worst)
     first = verdict.causes[0]
@@ -182,7 +214,9 @@ def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -
         )
     if not blames_samples(first):
         return SkipList(), f"no sample is to blame: {first.title}"
-    return blamed_samples(verdict), f"step {step} of {verdict.run_id}: {first.title}".replace("\n", " ")
+    return blamed_samples(verdict), f"step {step} of {verdict.run_id}: {first.title}".replace(
+        "\n", " "
+    )
 
 
 def _settings(
@@ -190,10 +224,13 @@ def _settings(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the settings to change when training resumes, and remarks about them."""
     first = None if verdict is None else verdict.causes[0]
-    now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
+    now = manifest.settings
+    then = settings_at(run, manifest, max(checkpoint, 1))
     if first is None or first.blames != "setting" or not is_built_in(manifest):
         return {}, []
-    old = {name: value for name, (value, _) in changed_settings(then, now).items() if name not in FIXED}
+    old = {
+        name: value for name, (value, _) in changed_settings(then, now).items() if name not in FIXED
+    }
     if old:
         told = ", ".join(f"{name} {value}" for name, value in old.items())
         return old, [f"set back to what it was before the change: {told}"]
@@ -205,20 +242,31 @@ def _settings(
 
 
 def newest_of_host(run: Path, step: int) -> HostCheckpoint | None:
-    """Return the host's newest existing checkpoint before `step`; None if no host trained the run."""
+    """Return the host's newest existing checkpoint before `step`; None if no host trained the
+    run.
+    """
     found: HostCheckpoint | None = None
     for record in read_events(run, HOST_CHECKPOINT):
-        host, at, path = record.get("host"), record.get("step"), record.get("path")
+        host = record.get("host")
+        at = record.get("step")
+        path = record.get("path")
         if not isinstance(host, str) or host not in _WAYS:
             continue
         found = found or HostCheckpoint(host=host, step=0, path="")
-        if isinstance(at, int) and isinstance(path, str) and found.step <= at < step and Path(path).exists():
+        if (
+            isinstance(at, int)
+            and isinstance(path, str)
+            and found.step <= at < step
+            and Path(path).exists()
+        ):
             found = HostCheckpoint(host=host, step=at, path=path)
     return found
 
 
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
-    """Return the newest checkpoint before a step that verifies and is trusted; 0 if there is none."""
+    """Return the newest checkpoint before a step that verifies and is trusted; 0 if there is
+    none.
+    """
     notes: list[str] = []
     for step in reversed([one for one in folder.steps() if one < first_step]):
         try:
@@ -227,13 +275,19 @@ def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, 
             wrong = error.message
         if not wrong:
             return step, notes
-        notes.append(f"the checkpoint after {step} updates is passed over: {wrong}")
-    notes.append("there is no good checkpoint from before it: the run starts from its first weights again")
+        notes.append(f"the checkpoint after {step} steps is passed over: {wrong}")
+    notes.append(
+        "there is no good checkpoint from before it: the run starts from its first weights again"
+    )
     return 0, notes
 
 
-def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[SkipList, list[str]]:
-    """Add the samples of another skip list that the run was trained with, because a run has only one list."""
+def _with_earlier_list(
+    manifest: Manifest, skip: SkipList, path: Path
+) -> tuple[SkipList, list[str]]:
+    """Add the samples of another skip list that the run was trained with, because a run has only
+    one list.
+    """
     settings = manifest.settings if isinstance(manifest.settings, dict) else {}
     named = settings.get("skip_list")
     if not isinstance(named, str) or not named:
@@ -245,26 +299,40 @@ def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[
 
 
 def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> CheckpointFolder:
-    """Return the folder of states that the run resumes from: its checkpoints, or those kept by a flight recorder."""
+    """Return the folder of states that the run resumes from: its checkpoints, or those kept by a
+    recorder.
+    """
     kept = CheckpointFolder(RunLayout(run).kept_states, run_id=manifest.run_id)
     if kept.steps():
         return kept
     return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=manifest.run_id)
 
 
-def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]) -> tuple[str, ...]:
+def _command(
+    run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]
+) -> tuple[str, ...]:
     if not is_built_in(manifest):
         launcher = manifest.host.get("launcher")
         return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
-    flags = [word for name, value in changed.items() if name != "data" for word in _flag(name, value)]
+    flags = [
+        word for name, value in changed.items() if name != "data" for word in _flag(name, value)
+    ]
     flags += [] if skip_list is None else ["--skip-list", str(skip_list)]
-    place = told_place() or manifest.checkpoints
+    place = place_given() or manifest.checkpoints
     flags += [] if place is None else ["--checkpoints", place]
     where = [str(changed["data"])] if "data" in changed else []
     if manifest.world_size == 1:
         return ("sonde", "train", *where, "--run", str(run), *flags)
     return (
-        *("torchrun", "--standalone", "--nproc-per-node", str(manifest.world_size), "-m", "sonde", "train"),
+        *(
+            "torchrun",
+            "--standalone",
+            "--nproc-per-node",
+            str(manifest.world_size),
+            "-m",
+            "sonde",
+            "train",
+        ),
         *(*where, "--run-dir", str(run), *flags),
     )
 
@@ -281,26 +349,36 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def _command_notes(run: Path, manifest: Manifest, host: HostCheckpoint | None) -> list[str]:
     if host is not None:
-        return [f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"]
+        return [
+            f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"
+        ]
     if is_built_in(manifest):
         return []
     if RunLayout(run).kept_states.is_dir():
         return [
-            "the script must call flight.restore(), and take its samples from sonde.without(dataset, run) (docs/any-loop.md)"
+            (
+                "the script must call recorder.restore(), and take its samples from"
+                " sonde.without(dataset, run) (docs/any-loop.md)"
+            )
         ]
     return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
 
 
 def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
-    """Refuse the rollback if later checkpoints belong to another run: they cannot be moved, and training would resume from them."""
+    """Refuse the rollback if later checkpoints belong to another run: they cannot be moved, and
+    training would resume from them.
+    """
     if plan.host is None and plan.checkpoint != max(
-        (one for one in folder.steps() if one not in plan.set_aside), default=0
+        (step for step in folder.steps() if step not in plan.set_aside), default=0
     ):
-        raise RunError(f"the checkpoints of {plan.run} have changed since the plan was made", hint="plan again")
+        raise RunError(
+            f"the checkpoints of {plan.run} have changed since the plan was made", hint="plan again"
+        )
     own = folder.entries()
-    foreign = [one for one in plan.set_aside if one not in own and not folder.problems(one)]
+    foreign = [path for path in plan.set_aside if path not in own and not folder.problems(path)]
     if foreign:
         raise RunError(
-            f"{folder.directory} holds later checkpoints of another run: {', '.join(map(str, foreign))}",
+            f"{folder.directory} holds later checkpoints of another run:"
+            f" {', '.join(map(str, foreign))}",
             hint="move them elsewhere; what is not this run's is left alone",
         )

@@ -1,8 +1,9 @@
-"""Compare the samples of a step with the corpus: how far each loss is above samples of its length, and the signs of its text.
+"""Compare the samples of a step with the corpus: how far each loss is above samples of its length,
+and the signs of its text.
 
-Pure functions over numbers and texts, used by `Evidence`. A sample's `tail` answers "how often would a batch like this
-contain a sample this far out?" as a power of ten, from the tail of the samples it is compared with. What is usual in a
-rough corpus is therefore no alarm there.
+Pure functions over numbers and texts, used by `Evidence`. A sample's `tail` answers "how often
+would a batch like this contain a sample this far out?" as a power of ten, from the tail of the
+samples it is compared with. What is usual in a rough corpus is therefore no alarm there.
 """
 
 import math
@@ -39,12 +40,15 @@ class Matched:
         self.start = float(np.quantile(z, _TAIL_FROM)) if len(z) else 3.0
         """The z at which the tail begins."""
         beyond = z[z > self.start] - self.start
-        # Few samples say little about a tail, so add a prior of five samples with a slope of one deviation.
+        # Few samples say little about a tail, so add a prior of five samples with a slope of one
+        # deviation.
         self.slope = max((float(beyond.sum()) + 5.0) / (len(beyond) + 5), _LEAST_SLOPE)
         """The scale of the tail: how slowly it falls."""
 
     def tail(self, z: float, num_rows: int) -> float:
-        """Return how rare it is that one of `num_rows` samples is this far out, as a negative power of ten; 0 or below is no surprise."""
+        """Return how rare it is that one of `num_rows` samples is this far out, as a negative power
+        of ten; 0 or below is no surprise.
+        """
         if not math.isfinite(z):
             return _LARGEST_TAIL
         rarity = -math.log10((1 - _TAIL_FROM) * max(num_rows, 1))
@@ -61,11 +65,17 @@ class Reference:
         lengths, losses = _numbers(samples)
         self.losses = Matched(lengths, losses)
         """The loss per token."""
-        self.bits = None if num_characters is None else Matched(lengths, _bits(lengths, losses, num_characters))
+        self.bits = (
+            None
+            if num_characters is None
+            else Matched(lengths, _bits(lengths, losses, num_characters))
+        )
         """Bits per character; None without text."""
 
     def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
-        """Return how far the losses of samples are above usual ones of their length, in deviations."""
+        """Return how far the losses of samples are above usual ones of their length, in
+        deviations.
+        """
         found: list[float] = self.losses.model.z(*_numbers(samples)).tolist()
         return [one for one in found if math.isfinite(one)]
 
@@ -99,12 +109,16 @@ class SeenSample:
 
     @property
     def strangeness(self) -> float:
-        """How rare the sample is by its loss and by its bits per character, on average; by its loss without text."""
+        """How rare the sample is by its loss and by its bits per character, on average; by its loss
+        without text.
+        """
         return self.rarity if math.isnan(self.bits_z) else (self.rarity + self.bits_rarity) / 2
 
 
 def surprise(rarities: Sequence[float], num_rows: int) -> float:
-    """Return how rare such losses are, alone or together, in a batch of `num_rows`, as a negative power of ten; 0 for no surprise."""
+    """Return how rare such losses are, alone or together, in a batch of `num_rows`, as a negative
+    power of ten; 0 for no surprise.
+    """
     rarest = sorted((one for one in rarities if one > 0), reverse=True)
     found = max(rarest[0] - math.log10(max(num_rows, 1)), 0.0) if rarest else 0.0
     for num, rarity in enumerate(rarest[1:], 2):
@@ -113,8 +127,12 @@ def surprise(rarities: Sequence[float], num_rows: int) -> float:
 
 
 def rarity_of(num: int, expected: float) -> float:
-    """Return how rare it is to see at least `num` where `expected` are expected (Poisson), as a negative power of ten."""
-    fewer = sum(math.exp(-expected) * expected**count / math.factorial(count) for count in range(num))
+    """Return how rare it is to see at least `num` where `expected` are expected (Poisson), as a
+    negative power of ten.
+    """
+    fewer = sum(
+        math.exp(-expected) * expected**count / math.factorial(count) for count in range(num)
+    )
     return -math.log10(max(1 - fewer, 10.0**-_LARGEST_TAIL))
 
 
@@ -125,9 +143,12 @@ def see(
     reference: Reference,
     num_characters: Sequence[int] | None,
 ) -> list[SeenSample]:
-    """Compare the samples of a step with the reference, in order. `rows` and `ranks` are parallel to `samples`."""
+    """Compare the samples of a step with the reference, in order. `rows` and `ranks` are parallel
+    to `samples`.
+    """
     lengths, losses = _numbers(samples)
-    model, found = reference.losses.model, []
+    model = reference.losses.model
+    found = []
     all_z = np.where(np.isfinite(losses), model.z(lengths, losses), math.inf).tolist()
     excess = ((losses - model.expected(lengths, len(losses))) * lengths).tolist()
     bits = all_bits_z = np.full(len(samples), math.nan)
@@ -135,7 +156,8 @@ def see(
         bits = _bits(lengths, losses, num_characters)
         all_bits_z = reference.bits.model.z(lengths, bits)
     for place, (z, bits_z) in enumerate(zip(all_z, all_bits_z.tolist(), strict=True)):
-        tail, bits_rarity = reference.losses.tail(z, len(samples)), 0.0
+        tail = reference.losses.tail(z, len(samples))
+        bits_rarity = 0.0
         if reference.bits is not None and math.isfinite(bits_z):
             # Capitals and names take more tokens, which alone does not make them outliers.
             tail = max(tail, min(reference.bits.tail(bits_z, len(samples)), _LONG_TAIL))
@@ -165,6 +187,8 @@ def _bits(
 
 
 def _numbers(samples: Sequence[SampleLoss]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    lengths = np.array([one.num_tokens or 1 for one in samples], np.int64)
-    losses = np.array([math.nan if one.loss is None else one.loss for one in samples], np.float64)
+    lengths = np.array([sample.num_tokens or 1 for sample in samples], np.int64)
+    losses = np.array(
+        [math.nan if sample.loss is None else sample.loss for sample in samples], np.float64
+    )
     return lengths, losses

@@ -1,22 +1,26 @@
-"""The three seams of a replay: where states come from, where batches come from, and what makes an update.
+"""The three seams of a replay: where states come from, where batches come from, and what makes an
+update.
 
-    Seams(states=…, batches=…, updater=…)        # the trainer's are in trainer_seams.py; your own loop brings its own
+    Seams(states=…, batches=…, updater=…)        # the trainer's are in trainer_seams.py; your own
+                                                 # loop brings its own
 
-`Replay` depends only on these, and the laboratory, the evidence and the causes only on `Replay`: any training that can
-restore a state, return the batch of a step and make an update from it can be diagnosed. Steps count from 1; the state
-"after 80" is the one before step 81.
+`Replay` depends only on these, and the laboratory, the evidence and the causes only on `Replay`:
+any training that can restore a state, return the batch of a step and make an update from it can be
+diagnosed. Steps count from 1; the state "after 80" is the one before step 81.
 
-An updater records the tensors of an update in a `Watch`: the size of every module's output and gradient, and of every
-parameter.
+An updater records the tensors of an update in a `ModuleWatch`: the size of every module's output
+and gradient, and of every parameter.
 
-    watch = Watch()
+    watch = ModuleWatch()
     with watch.on(model):
         …forward and backward…
-    watch.modules()            # activations in order of execution, gradients in order of the backward pass, then parameters
+    watch.modules()            # activations in order of execution, gradients in order of the
+                               # backward pass, then parameters
 
-Tensors are found and measured as by the probe. Values are only read, so the update stays bitwise the same. The outputs
-of a module in all micro-batches of an update count as one tensor, with a common norm. Repeated calls of a module within
-one forward pass are distinguished by `#2`, `#3`, … Norms and maxima cover the finite elements; the others are counted.
+Tensors are found and measured as by the probe. Values are only read, so the update stays bitwise
+the same. The outputs of a module in all micro-batches of an update count as one tensor, with a
+common norm. Repeated calls of a module within one forward pass are distinguished by `#2`, `#3`, …
+Norms and maxima cover the finite elements; the others are counted.
 """
 
 import math
@@ -48,7 +52,9 @@ MODEL: Final = "model"
 _MAX_TEXT: Final = 400
 
 Name = tuple[str, int]
-"""The name of a sample: its dataset and its number there, or a number derived from its content. A negative number is not a sample."""
+"""The name of a sample: its dataset and its number there, or a number derived from its content. A
+negative number is not a sample.
+"""
 
 
 class Row(NamedTuple):
@@ -88,7 +94,7 @@ class Losses(NamedTuple):
         return [sample for samples in self.of_batches for sample in samples]
 
 
-class Watch:
+class ModuleWatch:
     """Records one update of one model."""
 
     def __init__(self) -> None:
@@ -100,12 +106,15 @@ class Watch:
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Record what the model does in this block. Parameters are read before it, their gradients after it."""
+        """Record what the model does in this block. Parameters are read before it, their gradients
+        after it.
+        """
         for name, parameter in model.named_parameters():
             self._see(2, name, parameter)
         handles = [model.register_forward_pre_hook(lambda *_: self._num_calls.clear())]
         handles += [
-            module.register_forward_hook(partial(self._look, name or MODEL)) for name, module in model.named_modules()
+            module.register_forward_hook(partial(self._look, name or MODEL))
+            for name, module in model.named_modules()
         ]
         try:
             yield
@@ -116,7 +125,9 @@ class Watch:
             self._see(3, name, parameter.grad)
 
     def scale(self, gradients: float, parameter_gradients: float) -> None:
-        """Scale gradients by these factors, so that they are those of the mean loss before clipping."""
+        """Scale gradients by these factors, so that they are those of the mean loss before
+        clipping.
+        """
         self._factors = [1.0, gradients, 1.0, parameter_gradients]
 
     def modules(self) -> tuple[ModuleStatistics, ...]:
@@ -124,7 +135,10 @@ class Watch:
         while self._laters:
             self._laters.pop()()
         ordered = sorted(self._leaves.items(), key=lambda one: one[0][0])
-        return tuple(_statistics(name, _PARTS[part], leaves, self._factors[part]) for (part, name), leaves in ordered)
+        return tuple(
+            _statistics(name, _PARTS[part], leaves, self._factors[part])
+            for (part, name), leaves in ordered
+        )
 
     def _look(self, name: str, _module: nn.Module, _arguments: object, output: object) -> None:
         number = self._num_calls[name] = self._num_calls.get(name, 0) + 1
@@ -137,13 +151,16 @@ class Watch:
         return {}
 
     def _see(self, part: int, name: str, tensor: Tensor | None) -> None:
-        if tensor is not None:  # what nothing uses has no gradient, as some outputs of DistributedDataParallel
+        # what nothing uses has no gradient, as some outputs of DistributedDataParallel
+        if tensor is not None:
             self._leaves[part, name].append(torch_tensors.describe(tensor, "", self._laters))
 
 
 def _statistics(name: str, kind: str, leaves: Sequence[Leaf], factor: float) -> ModuleStatistics:
     """Return the statistics of tensors that count as one, times a factor."""
-    known = [one for one in (leaf.get("finite", leaf) for leaf in leaves) if one["Norm"] is not None]
+    known = [
+        one for one in (leaf.get("finite", leaf) for leaf in leaves) if one["Norm"] is not None
+    ]
     return ModuleStatistics(
         module=name,
         kind=kind,
@@ -153,17 +170,23 @@ def _statistics(name: str, kind: str, leaves: Sequence[Leaf], factor: float) -> 
     )
 
 
-class States(Protocol):
-    """Where states come from. A state is a mapping with at least `model` and `optimizer`, each a state dict."""
+class StateSource(Protocol):
+    """Where states come from. A state is a mapping with at least `model` and `optimizer`, each a
+    state dict.
+    """
 
     def steps(self) -> list[int]:
-        """Return the updates after which there is a state, in order; 0 is the beginning, if available."""
+        """Return the updates after which there is a state, in order; 0 is the beginning, if
+        available.
+        """
 
     def is_good(self, step: int) -> bool:
         """Return whether the state after `step` is intact. May read all of it; called once."""
 
     def load(self, step: int) -> Mapping[str, Any]:
-        """Load the state after `step` updates. The training is unchanged. Raises an error if the state is damaged."""
+        """Load the state after `step` updates. The training is unchanged. Raises an error if the
+        state is damaged.
+        """
 
     def collect(self) -> Mapping[str, Any]:
         """Return the current state of the training; it may share the training's tensors."""
@@ -199,18 +222,25 @@ class Updater(Protocol):
     def scheduled_rate(self, step: int) -> float | None:
         """Return the scheduled learning rate of a step; None if it is unknown."""
 
-    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
-        """Make update `step` from this rank's micro-batches, with the random numbers that the run drew.
+    def update(
+        self, step: int, batches: Sequence[Any], change: Change, watch: ModuleWatch | None
+    ) -> StepResult:
+        """Make update `step` from this rank's micro-batches, with the random numbers that the run
+        drew.
 
         `watch` records the tensors of the model.
         """
 
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:
-        """Return the losses of that update without making it. The generators are restored afterwards."""
+        """Return the losses of that update without making it. The generators are restored
+        afterwards.
+        """
 
 
-class Batches(ABC):
-    """Where batches come from, and what their rows are. Methods that a source cannot support keep their default."""
+class BatchSource(ABC):
+    """Where batches come from, and what their rows are. Methods that a source cannot support keep
+    their default.
+    """
 
     @abstractmethod
     def at(self, step: int) -> list[Any]:
@@ -218,7 +248,9 @@ class Batches(ABC):
 
     @abstractmethod
     def rows(self, batch: Any) -> list[Row]:
-        """Return the rows of a micro-batch, in the order of its losses; empty if nothing is known about them."""
+        """Return the rows of a micro-batch, in the order of its losses; empty if nothing is known
+        about them.
+        """
 
     def without(self, batch: Any, names: Collection[Name]) -> Any:
         """Return the batch without these samples."""
@@ -238,12 +270,12 @@ class Batches(ABC):
         return ()
 
     @property
-    def corpus(self) -> "Corpus | None":
+    def corpus(self) -> "RunTexts | None":
         """The corpus that the batches are made from; None if tokens cannot be decoded to text."""
         return None
 
 
-class Corpus(ABC):
+class RunTexts(ABC):
     """The corpus around a batch, for batches that can be decoded to text."""
 
     @abstractmethod
@@ -274,11 +306,19 @@ class Corpus(ABC):
         return max(self.parts(row), key=badness, default=(0, 0))
 
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
-        """Return a sample as a suspect of a verdict, with the beginning of the text of its worst document."""
+        """Return a sample as a suspect of a verdict, with the beginning of the text of its worst
+        document.
+        """
         text = self.decode(row.target[slice(*self.worst_part(row, sample))])
         if row.source is not None:
             text = f"{self.decode_source(row.source)} → {text}"
-        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
+        return Suspect(
+            dataset=row.name[0],
+            sample=row.name[1],
+            rank=rank,
+            loss=sample.loss,
+            text=text[:_MAX_TEXT],
+        )
 
     def batch(self, rows: Sequence[Row]) -> Any | None:
         """Build a micro-batch of these rows; None if batches cannot be built."""
@@ -290,8 +330,10 @@ class Corpus(ABC):
         del names
         return None
 
-    def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
-        """Yield batches that a rank may have received by mistake as micro-batch `place` of a step, each with a description."""
+    def likely_order_bugs(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
+        """Yield batches that a rank may have received by mistake as micro-batch `place` of a step,
+        each with a description.
+        """
         del step, place
         yield from ()
 
@@ -299,6 +341,6 @@ class Corpus(ABC):
 class Seams(NamedTuple):
     """The three seams of one training."""
 
-    states: States
-    batches: Batches
+    states: StateSource
+    batches: BatchSource
     updater: Updater

@@ -1,7 +1,7 @@
 """The batches of a run of sonde's own trainer, and the corpus that they are made from.
 
-With sonde's loader, every row has a name, tokens and a text, and rows can be left out or combined into new batches.
-User-defined data is returned by position, unchanged.
+With sonde's loader, every row has a name, tokens and a text, and rows can be left out or combined
+into new batches. User-defined data is returned by position, unchanged.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.history import LaterSkip
-from sonde.forensics.seams import Batches, Corpus, Name, Row, SampleLoss
+from sonde.forensics.seams import BatchSource, Name, Row, RunTexts, SampleLoss
 from sonde.forensics.verdict import Suspect
 from sonde.spikes.decoding import find_origin
+from sonde.train.rates import AnySchedule
 from sonde.train.recipe import TRAIN, fingerprints
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import AnySchedule
 from sonde.train.task import Task, TrainingData, grouped
 
 
@@ -50,15 +50,20 @@ class TrainingPieces(NamedTuple):
     """The data directory of sonde's own recipe."""
 
 
-class LoaderBatches(Batches):
-    """Batches by their position in the training data.
+class LoaderBatches(BatchSource):
+    """The batches of a training, found by their position in its data.
 
-    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. One update after
-    another is read like in training. For any other, the data goes to the nearest known position and on from there.
+    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training
+    loop. One update after another is read like in training. For any other, the data goes to the
+    nearest known position and on from there.
     """
 
-    def __init__(self, pieces: TrainingPieces, store: CheckpointStore, skips: Sequence[LaterSkip]) -> None:
-        """The data is at its beginning and skips the samples that its last start skipped; `skips` says from which step on."""
+    def __init__(
+        self, pieces: TrainingPieces, store: CheckpointStore, skips: Sequence[LaterSkip]
+    ) -> None:
+        """The data is at its beginning and skips the samples that its last start skipped; `skips`
+        says from which step on.
+        """
         self.data: TrainingData = pieces.data
         """The data that the training reads."""
         self._tokenizer = pieces.tokenizer
@@ -67,7 +72,9 @@ class LoaderBatches(Batches):
         self._update_freq = pieces.settings.update_freq
         self._skips = skips
         self._loader = self.data if isinstance(self.data, TokenLoader) else None
-        self._left_out = np.zeros(0, np.int64) if self._loader is None else self._loader.sampler.left_out
+        self._left_out = (
+            np.zeros(0, np.int64) if self._loader is None else self._loader.sampler.left_out
+        )
         self._saved = store.folder.steps()
         self._known: dict[int, Mapping[str, Any]] = {0: dict(self.data.state_dict())}
         """Positions, by the number of updates before them."""
@@ -76,23 +83,30 @@ class LoaderBatches(Batches):
         self._groups: Iterator[list[Any]] | None = None
 
     @cached_property
-    def corpus(self) -> Corpus | None:
+    def corpus(self) -> RunTexts | None:
         """The dataset, if it is one of sonde's own."""
-        loader, tokenizer = self._loader, self._tokenizer
-        if tokenizer is None or loader is None or not isinstance(loader.dataset, (BlockDataset, PairDataset)):
+        loader = self._loader
+        tokenizer = self._tokenizer
+        if (
+            tokenizer is None
+            or loader is None
+            or not isinstance(loader.dataset, (BlockDataset, PairDataset))
+        ):
             return None
         source = None if self._directory is None else self._directory.source_tokenizer()
-        return DatasetCorpus(self, loader, loader.dataset, (source or tokenizer, tokenizer))
+        return DatasetTexts(self, loader, loader.dataset, (source or tokenizer, tokenizer))
 
     def at(self, step: int) -> list[Any]:
-        """Return the batches of any update."""
+        """Return the batches of a step."""
         self.go_to(step)
         return self._next()
 
     def go_to(self, step: int) -> None:
         """Put the data where it was before a step."""
         if self._done == step - 1 and self._done not in self._saved:
-            return  # a checkpoint knows its position better: the run may have gone on from it with other batching
+            # a checkpoint knows its position better: the run may have gone on from it with other
+            # batching
+            return
         known = max(done for done in self._known if done < step)
         for saved in reversed([one for one in self._saved if known < one < step]):
             position = self._position_in(saved)
@@ -100,7 +114,8 @@ class LoaderBatches(Batches):
                 self._known[saved], known = position, saved
                 break
         self.data.load_state_dict(self._known[known])
-        self._done, self._groups = known, None
+        self._done = known
+        self._groups = None
         while self._done < step - 1:
             self._next()
 
@@ -121,7 +136,9 @@ class LoaderBatches(Batches):
             self._known[self._done] = dict(self.data.state_dict())
         self._leave_out(self._done + 1)
         for _ in range(2):  # at the end of an epoch, continue with the next
-            self._groups = self._groups or grouped(self.data, self._update_freq, torch.device("cpu"))
+            self._groups = self._groups or grouped(
+                self.data, self._update_freq, torch.device("cpu")
+            )
             for group in self._groups:
                 self._done += 1
                 return group
@@ -133,8 +150,14 @@ class LoaderBatches(Batches):
         loader = self._loader
         if loader is None or not self._skips:
             return
-        later = [left_out_of(loader.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
-        loader.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
+        later = [
+            left_out_of(loader.dataset, skip.samples)
+            for skip in self._skips
+            if not skip.is_in_force(step)
+        ]
+        loader.sampler.left_out = np.setdiff1d(
+            self._left_out, np.concatenate([np.zeros(0, np.int64), *later])
+        )
 
     def rows(self, batch: Any) -> list[Row]:
         """Return the rows of a batch of sonde's loader."""
@@ -158,8 +181,11 @@ class LoaderBatches(Batches):
         return {} if self._directory is None else fingerprints(self._directory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the files of the training split. Reads every byte (0.7 s per GB)."""
-        problems, directory = list[str](), self._directory
+        """Return what is wrong with the files of the training split. Reads every byte (0.7 s per
+        GB).
+        """
+        problems = list[str]()
+        directory = self._directory
         if directory is not None:
             for language in directory.languages(TRAIN):
                 try:
@@ -169,7 +195,7 @@ class LoaderBatches(Batches):
         return tuple(problems)
 
 
-class DatasetCorpus(Corpus):
+class DatasetTexts(RunTexts):
     """A dataset of document blocks or pairs, with the tokenizers for source and target."""
 
     def __init__(
@@ -212,16 +238,18 @@ class DatasetCorpus(Corpus):
 
     def batch(self, rows: Sequence[Row]) -> Any:
         """Collate rows as in training."""
-        samples = [Sample(_array(one.target), _array(one.source), *one.name) for one in rows]
+        samples = [Sample(_array(row.target), _array(row.source), *row.name) for row in rows]
         return self._data.collater(samples)
 
     def read(self, names: Sequence[Name]) -> list[Row] | None:
         """Look up samples by their numbers."""
-        if any(name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names):
+        if any(
+            name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names
+        ):
             return None
         return [_as_row(self._dataset[number]) for _, number in names]
 
-    def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
+    def likely_order_bugs(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield batches in corpus order and in the order of other epochs."""
         self._batches.go_to(step)
         sampler = self._data.sampler
@@ -232,7 +260,10 @@ class DatasetCorpus(Corpus):
             for epoch in range(1, position.epoch + 2):
                 if epoch != position.epoch:
                     order = sampler.global_order(epoch)
-                    yield f"its batch in the order of epoch {epoch}", self._numbered(int(order[offset]))
+                    yield (
+                        f"its batch in the order of epoch {epoch}",
+                        self._numbered(int(order[offset])),
+                    )
 
     def _numbered(self, number: int) -> Any:
         samples = [int(sample) for sample in self._data.sampler.batches[number]]
@@ -244,7 +275,9 @@ def _sample(batch: Batch, row: int, collater: Collater) -> Sample:
     target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.pad_target)
     source = None
     if batch.source is not None and batch.source_lengths is not None:
-        source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.pad_source)
+        source = _tokens(
+            batch.source[row].numpy(), int(batch.source_lengths[row]), collater.pad_source
+        )
     return Sample(target, source, *batch.provenance[row], float(batch.weights[row]))
 
 

@@ -1,17 +1,19 @@
-"""The replay seams for a run of sonde's own trainer: its checkpoints, its loader by position, and its `UpdateStep`.
+"""The replay seams for a run of sonde's own trainer: its checkpoints, its loader by position, and
+its `UpdateStep`.
 
-The components come from the run's recipe, so the training's own code runs, with the run's skip list and the recorded
-learning rates. The recipe is sonde's, or the user's:
+The components come from the run's recipe, so the training's own code runs, with the run's skip list
+and the recorded learning rates. The recipe is sonde's, or the user's:
 
-    recipe="my_script:pieces"        # in the run's manifest: Run(…, recipe="my_script:pieces", settings={"width": 64})
+    recipe="my_script:pieces"        # in the run's manifest: Run(…, recipe="my_script:pieces",
+                                     # config={"width": 64})
 
     def pieces(settings, device):    # in my_script.py: settings as the manifest keeps them
         …
         return SimpleNamespace(task=…, data=…, optimizer=…, schedule=…, settings=TrainerSettings(…))
 
-A run directory may come from anyone, so the recipe it names is not imported unless the user names the recipe or chooses
-to trust the manifest. The function must produce the same initial weights each time, so it has to seed the generators it
-uses.
+A run directory may come from anyone, so the recipe it names is not imported unless the user names
+the recipe or chooses to trust the manifest. The function must produce the same initial weights each
+time, so it has to seed the generators it uses.
 """
 
 import copy
@@ -36,13 +38,13 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
 from sonde.forensics.history import read_skip_history
-from sonde.forensics.seams import Change, Losses, SampleLoss, Seams, Watch
+from sonde.forensics.seams import Change, Losses, ModuleWatch, SampleLoss, Seams
 from sonde.forensics.trainer_batches import LoaderBatches, TrainingPieces
 from sonde.records.journal import StepRecord
 from sonde.records.manifest import Manifest, checkpoint_place
 from sonde.records.replay_order import ReplayOptions
 from sonde.run import runs_refused
-from sonde.train.determinism import generators_kept
+from sonde.train.determinism import generators_restored
 from sonde.train.gradients import check_parameters, choose_sync
 from sonde.train.recipe import build
 from sonde.train.saving import TrainerState
@@ -55,14 +57,21 @@ BEGINNING = 0
 """The checkpoint that always exists: before the first update, with the recipe's initial weights."""
 
 
-def trainer_seams(run: Path, manifest: Manifest, options: ReplayOptions, records: Mapping[int, StepRecord]) -> Seams:
-    """Build the seams of a run: its components as the manifest and the options say, on this process's device."""
+def trainer_seams(
+    run: Path, manifest: Manifest, options: ReplayOptions, records: Mapping[int, StepRecord]
+) -> Seams:
+    """Build the seams of a run: its components as the manifest and the options say, on this
+    process's device.
+    """
     pieces = build_pieces(manifest, options)
-    model, trained_on = pieces.task.model, manifest.world_size
+    model = pieces.task.model
+    trained_on = manifest.world_size
     _refuse_wrapped(model)
     check_parameters(model, pieces.optimizer)
     model.train()
-    update_freq = _update_freq(pieces.settings.update_freq, trained_on, options.world_size or trained_on)
+    update_freq = _update_freq(
+        pieces.settings.update_freq, trained_on, options.world_size or trained_on
+    )
     pieces = pieces._replace(settings=replace(pieces.settings, update_freq=update_freq))
     updater = TrainerUpdater(pieces, records)
     store = CheckpointStore(checkpoint_place(run))
@@ -78,7 +87,8 @@ class CheckpointStates:
         """The training must be at its beginning."""
         self._store = store
         self._model = model
-        self.collect, self.restore = state.collect, state.restore
+        self.collect = state.collect
+        self.restore = state.restore
         """Return the current state; restore a state."""
         self._first = copy.deepcopy(state.collect())
 
@@ -96,7 +106,9 @@ class CheckpointStates:
             return copy.deepcopy(self._first)
         path = self._store.folder.where(step)
         if self._store.folder.is_sharded(step):
-            raise SettingError(f"{path} holds weights in parts", cause="a replay needs them whole on each rank")
+            raise SettingError(
+                f"{path} holds weights in parts", cause="a replay needs them whole on each rank"
+            )
         saved = self._store.load(step)
         check_fit(path, saved["model"], self._model)
         return saved
@@ -106,9 +118,13 @@ class TrainerUpdater:
     """Makes updates as the trainer does."""
 
     def __init__(self, pieces: TrainingPieces, records: Mapping[int, StepRecord]) -> None:
-        """`records` are the run's step records, needed because a plateau or a restart may have changed the learning rate."""
+        """`records` are the run's step records, needed because a plateau or a restart may have
+        changed the learning rate.
+        """
         self._pieces = pieces
-        self.model, self.optimizer, self.precision = pieces.task.model, pieces.optimizer, pieces.settings.precision
+        self.model = pieces.task.model
+        self.optimizer = pieces.optimizer
+        self.precision = pieces.settings.precision
         """What the recipe built, and the precision of the run."""
         self._records = records
         self._sync = choose_sync(self.model, pieces.settings)
@@ -116,13 +132,20 @@ class TrainerUpdater:
         """The update step in the run's own precision."""
 
     def scheduled_rate(self, step: int) -> float | None:
-        """Return the learning rate of the schedule for `step`, or None if it cannot be computed from the step."""
+        """Return the learning rate of the schedule for `step`, or None if it cannot be computed
+        from the step.
+        """
         schedule = self._pieces.schedule
         return schedule.rate(step - 1) if isinstance(schedule, Schedule) else None
 
-    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
-        """Make an update at the given learning rate; by default the recorded one, otherwise the schedule's."""
-        recorded, rate = self._records.get(step), change.lr
+    def update(
+        self, step: int, batches: Sequence[Any], change: Change, watch: ModuleWatch | None
+    ) -> StepResult:
+        """Make an update at the given learning rate; by default the recorded one, otherwise the
+        schedule's.
+        """
+        recorded = self._records.get(step)
+        rate = change.lr
         if rate is None:
             rate = self.scheduled_rate(step) if recorded is None else recorded.lr
         for group in self.optimizer.param_groups:
@@ -138,10 +161,12 @@ class TrainerUpdater:
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Compute the losses with a forward pass only, with the random numbers of that update.
 
-        The model stays in training mode and the graph is built as in training, so that every value is identical.
+        The model stays in training mode and the graph is built as in training, so that every value
+        is identical.
         """
-        own, of_batches = [0.0, 0.0], list[list[SampleLoss]]()
-        with generators_kept():
+        own = [0.0, 0.0]
+        of_batches = list[list[SampleLoss]]()
+        with generators_restored():
             for number, batch in self._numbered(batches):
                 output = self.own_step.forward(step - 1, number, batch)
                 own = [own[0] + output.loss_sum.item(), own[1] + float(output.weight)]
@@ -150,17 +175,29 @@ class TrainerUpdater:
         return Losses(loss_sum / weight if weight else math.nan, of_batches)
 
     def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
-        device, rank, world = next(self.model.parameters()).device, ranks.rank(), ranks.world_size()
-        return [(position * world + rank, moved(batch, device)) for position, batch in enumerate(batches)]
+        device = next(self.model.parameters()).device
+        rank = ranks.rank()
+        world = ranks.world_size()
+        return [
+            (position * world + rank, moved(batch, device))
+            for position, batch in enumerate(batches)
+        ]
 
     def _step_in(self, precision: Precision) -> UpdateStep:
         settings = replace(self._pieces.settings, precision=precision)
         return UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
 
-    def _scale(self, watch: Watch, result: StepResult) -> None:
-        """Pass the watch the factors that turn gradients into those of the mean loss before clipping."""
-        mean, clip_norm = result.mean_factor, self._pieces.settings.clip_norm
-        clipped = 1.0 if clip_norm is None or result.grad_norm is None else max(1.0, result.grad_norm / clip_norm)
+    def _scale(self, watch: ModuleWatch, result: StepResult) -> None:
+        """Pass the watch the factors that turn gradients into those of the mean loss before
+        clipping.
+        """
+        mean = result.mean_factor
+        clip_norm = self._pieces.settings.clip_norm
+        clipped = (
+            1.0
+            if clip_norm is None or result.grad_norm is None
+            else max(1.0, result.grad_norm / clip_norm)
+        )
         watch.scale(mean, clipped if result.skipped is None else mean)
 
 
@@ -168,7 +205,11 @@ def _sample_losses(output: StepOutput) -> list[SampleLoss]:
     """Return the loss of each sample of a task's output."""
     counts = None if output.token_counts is None else output.token_counts.long()
     columns = (output.sample_losses, counts, output.token_losses)
-    rows = zip(output.sample_ids, *(repeat(None) if one is None else one.tolist() for one in columns), strict=False)
+    rows = zip(
+        output.sample_ids,
+        *(repeat(None) if column is None else column.tolist() for column in columns),
+        strict=False,
+    )
     return [
         SampleLoss(sample_id, loss, count, None if tokens is None else tuple(tokens[:count]))
         for sample_id, loss, count, tokens in rows
@@ -180,21 +221,30 @@ def _refuse_wrapped(model: torch.nn.Module) -> None:
         raise SettingError(
             f"a model in {type(model).__name__} cannot be replayed",
             cause="a replay needs the bare model, whole on each rank",
-            hint="let the recipe return the model before it is wrapped; its sums are equal up to rounding, not bitwise",
+            hint=(
+                "let the recipe return the model before it is wrapped; its sums are equal up to"
+                " rounding, not bitwise"
+            ),
         )
 
 
 def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
-    """Return the micro-batches per rank and update, so that all ranks together use as many as the run did."""
+    """Return the micro-batches per rank and update, so that all ranks together use as many as the
+    run did.
+    """
     here = ranks.world_size()
     if here != wanted:
         raise SettingError(
             f"the replay is to have {wanted} ranks, and there are {here}",
-            hint="`sonde replay` starts them; in your own code use torchrun, or ReplayOptions(world_size=1)",
+            hint=(
+                "`sonde replay` starts them; in your own code use torchrun, or"
+                " ReplayOptions(world_size=1)"
+            ),
         )
     if update_freq * world_size % here:
         raise SettingError(
-            f"{here} ranks cannot share the {update_freq * world_size} micro-batches of an update evenly",
+            f"{here} ranks cannot share the {update_freq * world_size} micro-batches of a step"
+            " evenly",
             hint=f"use a number that divides {update_freq * world_size}",
         )
     return update_freq * world_size // here
@@ -202,7 +252,11 @@ def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
 
 def build_pieces(manifest: Manifest, options: ReplayOptions) -> TrainingPieces:
     """Build the components of a run. The recipe of the options overrides that of the manifest."""
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     pieces: Any
     if options.recipe is None and is_built_in(manifest):
         pieces = build(_settings(manifest, options.data), device=device)
@@ -210,10 +264,13 @@ def build_pieces(manifest: Manifest, options: ReplayOptions) -> TrainingPieces:
         name = _recipe_name(manifest, options)
         if options.data is not None:
             raise SettingError(
-                "only the data of a run of `sonde train` can be elsewhere", hint=f"change {name} instead"
+                "only the data of a run of `sonde train` can be elsewhere",
+                hint=f"change {name} instead",
             )
         pieces = _function(name)(manifest.settings, device=device)
-    parts = {name: getattr(pieces, name) for name in TrainingPieces._fields if hasattr(pieces, name)}
+    parts = {
+        name: getattr(pieces, name) for name in TrainingPieces._fields if hasattr(pieces, name)
+    }
     needed = TrainingPieces._fields[: -len(TrainingPieces._field_defaults)]
     missing = [name for name in needed if name not in parts]
     if missing:
@@ -231,7 +288,10 @@ def _recipe_name(manifest: Manifest, options: ReplayOptions) -> str:
         raise SettingError(
             f"the run {manifest.run_id} does not say how its model and data are built",
             cause="it was neither trained by `sonde train` nor opened with Run(…, recipe=…)",
-            hint="name a function that returns task, data, optimizer, schedule and settings: --recipe MODULE:FUNCTION",
+            hint=(
+                "name a function that returns task, data, optimizer, schedule and settings:"
+                " --recipe MODULE:FUNCTION"
+            ),
         )
     if options.recipe is None and not options.trust_recipe:
         raise SettingError(
@@ -244,7 +304,9 @@ def _recipe_name(manifest: Manifest, options: ReplayOptions) -> str:
 
 def _settings(manifest: Manifest, data: Path | None) -> RecipeSettings:
     """Return the settings of a run of `sonde train`, for a replay on this machine."""
-    settings = settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
+    settings = settings_from(
+        {key: value for key, value in manifest.settings.items() if key != "recipe"}
+    )
     # Workers only prepare batches ahead of time, and a replay often needs a single one.
     settings = replace(settings, num_workers=0, data=settings.data if data is None else str(data))
     if settings.skip_list is not None:
@@ -268,5 +330,7 @@ def _function(name: str) -> Callable[..., Any]:
             hint="call sonde in the directory of the script, or install the package",
         ) from error
     if not callable(function):
-        raise SettingError(f"{name} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces")
+        raise SettingError(
+            f"{name} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces"
+        )
     return function

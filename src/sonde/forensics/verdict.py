@@ -1,7 +1,8 @@
-"""The result of a diagnosis of one step: causes by confidence, with evidence and advice; as text and as a file.
+"""The result of a diagnosis of one step: causes by confidence, with evidence and advice; as text
+and as a file.
 
-The file is `forensics/verdict-{step}.json` in the run (docs/formats/verdict.md). Reading and writing it needs no torch,
-so reports can be made on a machine that never trained.
+The file is `forensics/verdict-{step}.json` in the run (docs/formats/verdict.md). Reading and
+writing it needs no torch, so reports can be made on a machine that never trained.
 """
 
 import contextlib
@@ -21,7 +22,9 @@ from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 
 SURE: Final = 0.5
-"""The samples of further causes are skipped too if the verdict has at least this confidence in them."""
+"""The samples of further causes are skipped too if the verdict has at least this confidence in
+them.
+"""
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
 
@@ -78,7 +81,9 @@ class Cause:
     bad_checkpoint: int | None = None
     """A checkpoint (in completed updates) whose state is already bad: roll back to before it."""
     blames: str = ""
-    """What to change: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in older verdicts."""
+    """What to change: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in older
+    verdicts.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +159,9 @@ class Verdict:
 
 
 def write_verdict(run: str | Path, verdict: Verdict) -> Path:
-    """Write a verdict into its run, replacing an older one about the same step, and return its path."""
+    """Write a verdict into its run, replacing an older one about the same step, and return its
+    path.
+    """
     path = RunLayout(Path(run)).verdict(verdict.step)
     disk.make_directories(path.parent)
     write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
@@ -162,12 +169,18 @@ def write_verdict(run: str | Path, verdict: Verdict) -> Path:
 
 
 def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
-    """Return the texts of the samples that verdicts name, by dataset and number. Unreadable verdicts are skipped."""
+    """Return the texts of the samples that verdicts name, by dataset and number. Unreadable
+    verdicts are skipped.
+    """
     found: dict[tuple[str, int], str] = {}
     for step, _ in RunLayout(run).verdicts():
         with contextlib.suppress(RunError, DamagedFile):
             for cause in read_verdict(run, step).causes:
-                found |= {(one.dataset, one.sample): one.text for one in cause.suspects if one.text}
+                found |= {
+                    (suspect.dataset, suspect.sample): suspect.text
+                    for suspect in cause.suspects
+                    if suspect.text
+                }
     return found
 
 
@@ -178,27 +191,33 @@ def read_verdict(run: str | Path, step: int) -> Verdict:
         document = decode(unseal_document(read_small(path)))
     except FileNotFoundError:
         raise RunError(
-            f"step {step} of {run} has no verdict", hint=f"`sonde diagnose {run} --step {step}` makes one"
+            f"step {step} of {run} has no verdict",
+            hint=f"`sonde diagnose {run} --step {step}` makes one",
         ) from None
     except (OSError, ValueError) as error:
         raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise DamagedFile(f"{path} is not a verdict of sonde", cause=f'it does not say "format": "{FORMAT}"')
+        raise DamagedFile(
+            f"{path} is not a verdict of sonde", cause=f'it does not say "format": "{FORMAT}"'
+        )
     if not document.get("causes"):
         raise DamagedFile(f"{path} is damaged", cause="it names no cause")
     try:
         return msgspec.convert(document, Verdict)
-    except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate in place of a number raises ValueError
+    except (msgspec.ValidationError, ValueError) as error:
+        # a lone surrogate in place of a number raises ValueError
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
 
 
 def blamed_samples(verdict: Verdict) -> SkipList:
-    """Return the samples named by the verdict's first cause and by other causes with high confidence; empty if samples are not to blame."""
+    """Return the samples named by the verdict's first cause and by other causes with high
+    confidence; empty if samples are not to blame.
+    """
     numbers: dict[str, list[int]] = {}
     for cause in verdict.causes if blames_samples(verdict.causes[0]) else ():
         if cause is verdict.causes[0] or (blames_samples(cause) and cause.confidence >= SURE):
-            for one in cause.suspects:
-                numbers.setdefault(one.dataset, []).append(one.sample)
+            for suspect in cause.suspects:
+                numbers.setdefault(suspect.dataset, []).append(suspect.sample)
     return SkipList(numbers)
 
 

@@ -2,13 +2,15 @@
 
     from sonde.generate import SearchSettings, beam_search, translate
 
-    found = translate(model, tokenizer, ["ein Haus"], SearchSettings(beam=5))   # a Transformer, a Hugging Face model, or your own
+    # A Transformer, a Hugging Face model, or your own
+    found = translate(model, tokenizer, ["ein Haus"], SearchSettings(beam=5))
     found[0].text
 
     def next_logits(frontier):                                  # the search itself knows no model
         return table[frontier.tokens[:, :, -1]]                 # a bigram model: [B, K, V]
 
-    best = beam_search(next_logits, num_sentences=2)[0][0]      # the best hypothesis of the first sentence
+    # The best hypothesis of the first sentence
+    best = beam_search(next_logits, num_sentences=2)[0][0]
 
 `SearchSettings(stop=...)` selects the stopping rule: exact, fairseq's or Hugging Face's.
 """

@@ -1,6 +1,8 @@
-"""Constraints on the next token: bans, penalties, lengths, prefixes, forced tokens, repeated n-grams.
+"""Constraints on the next token: bans, penalties, lengths, prefixes, forced tokens, repeated
+n-grams.
 
-They are applied to log-probabilities, in place and in this order. A later rule overrides an earlier one:
+They are applied to log-probabilities, in place and in this order. A later rule overrides an earlier
+one:
 
     unknown word                costs `unk_penalty`
     padding and banned tokens   never generated
@@ -9,8 +11,8 @@ They are applied to log-probabilities, in place and in this order. A later rule 
     forced tokens, then prefix  no other token; scored by the model (forced tokens under "hf": 0)
     longest length              only the end token (not under "hf", where the search truncates)
 
-Whatever is the same for all hypotheses of a sentence is decided on the host from plain integers, so nothing waits for a
-device.
+Whatever is the same for all hypotheses of a sentence is decided on the host from plain integers, so
+nothing waits for a device.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,9 @@ from sonde.generate.settings import SearchSettings
 
 
 def forbid_repeated_ngrams(log_probs: Tensor, tokens: Tensor, size: int, eos: int) -> None:
-    """Set tokens to -inf in `log_probs` [B, K, V] that would repeat an n-gram of `tokens` [B, K, T]."""
+    """Set tokens to -inf in `log_probs` [B, K, V] that would repeat an n-gram of `tokens` [B, K,
+    T].
+    """
     if tokens.shape[2] < size:
         return
     ngrams = tokens.unfold(2, size, 1)
@@ -47,7 +51,9 @@ class Constraints:
             if given is not None and len(given) != num_sentences:
                 raise SettingError(f"{name} has {len(given)} entries for {num_sentences} sentences")
         if source_lengths is None and (settings.min_len_ratio or settings.max_len_ratio):
-            raise SettingError("source_lengths is None", hint="lengths relative to the source need it")
+            raise SettingError(
+                "source_lengths is None", hint="lengths relative to the source need it"
+            )
         lengths = [0] * num_sentences if source_lengths is None else source_lengths
         self._settings = settings
         self._prefixes = prefix_tokens
@@ -59,18 +65,23 @@ class Constraints:
         self.max_lens = [settings.longest(length) for length in lengths]
 
     def apply(self, log_probs: Tensor, tokens: Tensor, step: int, sentences: list[int]) -> None:
-        """Constrain `log_probs` [B, K, V] of the open `sentences`, whose hypotheses so far are `tokens` [B, K, T]."""
+        """Constrain `log_probs` [B, K, V] of the open `sentences`, whose hypotheses so far are
+        `tokens` [B, K, T].
+        """
         settings = self._settings
         if settings.unk is not None and settings.unk_penalty:
             log_probs[..., settings.unk] -= settings.unk_penalty
         required = self._required(step, sentences)
-        rows, allowed = list(required), list(required.values())
+        rows = list(required)
+        allowed = list(required.values())
         kept = log_probs[rows, :, allowed]
         if settings.stop == "hf" and step in self._forced:
             kept[[not self._has_prefix(step, sentences[row]) for row in rows]] = 0.0
         if self._never:
             log_probs[..., self._never] = -torch.inf
-        too_short = [row for row, sentence in enumerate(sentences) if step < self.min_lens[sentence]]
+        too_short = [
+            row for row, sentence in enumerate(sentences) if step < self.min_lens[sentence]
+        ]
         if too_short:
             log_probs[too_short, :, settings.eos] = -torch.inf
         if settings.no_repeat_ngram:

@@ -1,12 +1,15 @@
-"""Finished hypotheses, the pool of the best ones of a sentence, and the rules for when a sentence is finished.
+"""Finished hypotheses, the pool of the best ones of a sentence, and the rules for when a sentence
+is finished.
 
-    exact     the pool holds n_best, and no open hypothesis can still beat the worst of them, however it continues
+    exact     the pool holds n_best, and no open hypothesis can still beat the worst of them,
+              however it continues
     fairseq   the pool holds `beam`, first come, first served
-    hf        the pool holds `beam`, and the best open hypothesis, scored at its current length, does not beat the worst of them
+    hf        the pool holds `beam`, and the best open hypothesis, scored at its current length,
+              does not beat the worst of them
 
-"exact" needs a bound: log-probabilities are never positive, so an open hypothesis with sum s can reach at most
-s / length ** penalty at the length that suits it best. Under every rule a beam of 1 is greedy search: the first end token
-ends it.
+"exact" needs a bound: log-probabilities are never positive, so an open hypothesis with sum s can
+reach at most s / length ** penalty at the length that suits it best. Under every rule a beam of 1
+is greedy search: the first end token ends it.
 """
 
 import bisect
@@ -31,10 +34,14 @@ class Hypothesis:
     """Log-probability of each token, including penalties on single tokens."""
 
     ended: bool = True
-    """Whether it ended with the end token; False if it was cut at the maximum length (`stop="hf"`)."""
+    """Whether it ended with the end token; False if it was cut at the maximum length
+    (`stop="hf"`).
+    """
 
     attention: Tensor | None = None
-    """[tokens, S]: attention of each token over the source, if the next-token function provides it."""
+    """[tokens, S]: attention of each token over the source, if the next-token function provides
+    it.
+    """
 
     @property
     def words(self) -> list[int]:
@@ -43,7 +50,9 @@ class Hypothesis:
 
 
 class Pool:
-    """The finished hypotheses of one sentence, at most `size`: the best, or with `first_come` the first."""
+    """The finished hypotheses of one sentence, at most `size`: the best, or with `first_come` the
+    first.
+    """
 
     def __init__(self, size: int, *, first_come: bool = False) -> None:
         self.size = size
@@ -66,18 +75,29 @@ class Pool:
         del self.ranked[self.size :]
 
 
-def best_reachable(open_score: float, num_tokens: int, max_len: int, settings: SearchSettings) -> float:
-    """Return the best final score that an open hypothesis of `num_tokens` tokens with sum `open_score` can reach."""
-    shortest, longest = num_tokens + 1, max(max_len, num_tokens) + 1
+def best_reachable(
+    open_score: float, num_tokens: int, max_len: int, settings: SearchSettings
+) -> float:
+    """Return the best final score that an open hypothesis of `num_tokens` tokens with sum
+    `open_score` can reach.
+    """
+    shortest = num_tokens + 1
+    longest = max(max_len, num_tokens) + 1
     # Only a negative penalty, which is a reward, lets the sum rise.
     highest = open_score + max(0.0, -settings.unk_penalty) * (longest - num_tokens)
     length = longest if (highest <= 0) == (settings.length_penalty > 0) else shortest
     return highest / float(length**settings.length_penalty)
 
 
-def is_finished(pool: Pool, open_score: float, num_tokens: int, max_len: int, settings: SearchSettings) -> bool:
-    """Return whether a sentence or group is finished; `open_score` is the best open sum after `num_tokens` tokens."""
-    if num_tokens >= (max_len if settings.stop == "hf" else max_len + 1) or open_score == float("-inf"):
+def is_finished(
+    pool: Pool, open_score: float, num_tokens: int, max_len: int, settings: SearchSettings
+) -> bool:
+    """Return whether a sentence or group is finished; `open_score` is the best open sum after
+    `num_tokens` tokens.
+    """
+    if num_tokens >= (max_len if settings.stop == "hf" else max_len + 1) or open_score == float(
+        "-inf"
+    ):
         return True
     if not pool.is_full:
         return False

@@ -1,4 +1,5 @@
-"""Beam search and sampling over any next-token function: batched, with finished sentences leaving the batch.
+"""Beam search and sampling over any next-token function: batched, with finished sentences leaving
+the batch.
 
     best = beam_search(next_logits, num_sentences, SearchSettings(beam=5))[sentence][0]
 
@@ -6,21 +7,24 @@ One step, for all open sentences at once:
 
     logits        of every open hypothesis (one per sentence at the first step)
     constraints   lengths, bans, prefixes, n-grams
-    candidates    the 2 * beam best continuations of each sentence, so that after end tokens `beam` are still open
-    finish        those among the first `beam` that end are added to the sentence's pool (`sonde.generate.hypotheses`)
+    candidates    the 2 * beam best continuations of each sentence, so that after end tokens `beam`
+                  are still open
+    finish        those among the first `beam` that end are added to the sentence's pool
+                  (`sonde.generate.hypotheses`)
     open          the first `beam` that do not end are the next hypotheses
     leave         finished sentences are removed, and the last ones take their places
 
-The result of a sentence does not depend on the others in the batch. Edge cases: NaN logits cannot be chosen; a sentence
-that cannot be continued ends with what it has, perhaps an empty list; `max_len=0` allows only the end token (under
-"hf": nothing, one empty hypothesis); a beam larger than the vocabulary searches everything; an end token at the first
-step is a result like any other.
+The result of a sentence does not depend on the others in the batch. Edge cases: NaN logits cannot
+be chosen; a sentence that cannot be continued ends with what it has, perhaps an empty list;
+`max_len=0` allows only the end token (under "hf": nothing, one empty hypothesis); a beam larger
+than the vocabulary searches everything; an end token at the first step is a result like any other.
 
-Sampling works the same way: each hypothesis has one candidate, the token drawn for it, and those that end are not
-replaced. Diverse beam search (`diverse_groups`, with Hamming diversity) runs every group as its own beam, group after
-group within a step.
+Sampling works the same way: each hypothesis has one candidate, the token drawn for it, and those
+that end are not replaced. Diverse beam search (`diverse_groups`, with Hamming diversity) runs every
+group as its own beam, group after group within a step.
 
-Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabulary, S source tokens.
+Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabulary, S source
+tokens.
 """
 
 from collections.abc import Sequence
@@ -64,12 +68,15 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses of each sentence, best first.
 
-    `source_lengths` are needed for lengths relative to the source. Each result must begin with its `prefix_tokens`,
-    which are part of it and scored. `prompts` replace the start token; they are not part of the result and not scored.
+    `source_lengths` are needed for lengths relative to the source. Each result must begin with its
+    `prefix_tokens`, which are part of it and scored. `prompts` replace the start token; they are
+    not part of the result and not scored.
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths, prefix_tokens)
-    return _Search(settings, constraints, starting_tokens(num_sentences, settings, prompts).to(device)).run(next_logits)
+    return _Search(
+        settings, constraints, starting_tokens(num_sentences, settings, prompts).to(device)
+    ).run(next_logits)
 
 
 def greedy(
@@ -77,7 +84,9 @@ def greedy(
 ) -> list[list[Hypothesis]]:
     """Run greedy search: beam search with a beam of 1."""
     return beam_search(
-        next_logits, num_sentences, replace(settings or SearchSettings(), beam=1, n_best=1, diverse_groups=1)
+        next_logits,
+        num_sentences,
+        replace(settings or SearchSettings(), beam=1, n_best=1, diverse_groups=1),
     )
 
 
@@ -91,10 +100,11 @@ def sample(
     prompts: Sequence[Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Sample `settings.beam` continuations of each sentence and return the `n_best` with the best scores, best first.
+    """Sample `settings.beam` continuations of each sentence and return the `n_best` with the best
+    scores, best first.
 
-    `settings.temperature` shapes the distribution and `sampling` truncates it. Scores are log-probabilities before
-    truncation.
+    `settings.temperature` shapes the distribution and `sampling` truncates it. Scores are
+    log-probabilities before truncation.
     """
     settings = replace(settings or SearchSettings(), diverse_groups=1)
     constraints = Constraints(settings, num_sentences, source_lengths)
@@ -105,8 +115,8 @@ def sample(
 def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the log-softmax in float32, defined for every input.
 
-    A NaN marks a token that cannot be chosen and +inf one that is certain. A row with nothing to choose from is all
-    -inf.
+    A NaN marks a token that cannot be chosen and +inf one that is certain. A row with nothing to
+    choose from is all -inf.
     """
     logits = logits.float() if temperature == 1.0 else logits.float() / temperature
     log_probs = torch.log_softmax(logits, dim=-1)
@@ -122,8 +132,8 @@ def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
 def best_candidates(log_probs: Tensor, scores: Tensor, num: int) -> Candidates:
     """Return the `num` best continuations of each sentence, best first.
 
-    `log_probs` [B, K, V] are those of the next tokens, `scores` [B, K] those of the hypotheses. If there are fewer, the
-    rest score -inf.
+    `log_probs` [B, K, V] are those of the next tokens, `scores` [B, K] those of the hypotheses. If
+    there are fewer, the rest score -inf.
     """
     num_hypotheses, vocab_size = log_probs.shape[1:]
     num_found = min(num, num_hypotheses * vocab_size)
@@ -134,13 +144,18 @@ def best_candidates(log_probs: Tensor, scores: Tensor, num: int) -> Candidates:
     return Candidates(found, index // vocab_size, index % vocab_size)
 
 
-def starting_tokens(num_sentences: int, settings: SearchSettings, prompts: Sequence[Sequence[int]] | None) -> Tensor:
-    """Return the first tokens of every sentence, [B, 1, T]: the start token, or its prompt, padded on the left."""
+def starting_tokens(
+    num_sentences: int, settings: SearchSettings, prompts: Sequence[Sequence[int]] | None
+) -> Tensor:
+    """Return the first tokens of every sentence, [B, 1, T]: the start token, or its prompt, padded
+    on the left.
+    """
     if prompts is None:
         return torch.full((num_sentences, 1, 1), settings.start_token)
     if len(prompts) != num_sentences or not all(prompts):
         raise SettingError(
-            f"prompts has {len(prompts)} entries for {num_sentences} sentences, the shortest of {min(map(len, prompts), default=0)}",
+            f"prompts has {len(prompts)} entries for {num_sentences} sentences, the shortest of"
+            f" {min(map(len, prompts), default=0)}",
             hint="give each sentence a prompt of at least one token",
         )
     width = max(map(len, prompts), default=1)
@@ -160,7 +175,11 @@ class _Search:
     """The open hypotheses of all sentences, and the pools of finished ones."""
 
     def __init__(
-        self, settings: SearchSettings, constraints: Constraints, tokens: Tensor, sampling: Sampling | None = None
+        self,
+        settings: SearchSettings,
+        constraints: Constraints,
+        tokens: Tensor,
+        sampling: Sampling | None = None,
     ) -> None:
         self.settings = settings
         self.sampling = sampling
@@ -197,17 +216,27 @@ class _Search:
     def _take_step(self, next_logits: NextLogits) -> None:
         sentences = torch.tensor(self.rows, device=self.tokens.device)
         answer = next_logits(
-            Frontier(tokens=self.tokens, sentences=sentences, step=self.step, kept=self.kept, parents=self.parents)
+            Frontier(
+                tokens=self.tokens,
+                sentences=sentences,
+                step=self.step,
+                kept=self.kept,
+                parents=self.parents,
+            )
         )
         logits, attention = answer if isinstance(answer, tuple) else (answer, None)
         log_probs = log_probabilities(logits, self.settings.temperature)
         if self.step == 0:
             self._open_pools(log_probs.shape[-1])
         self.constraints.apply(log_probs, self.tokens, self.step, self.rows)
-        candidates = self._drawn(log_probs, self.sampling) if self.sampling else self._best(log_probs)
+        candidates = (
+            self._drawn(log_probs, self.sampling) if self.sampling else self._best(log_probs)
+        )
         if attention is not None:
             newest = attention.unsqueeze(2)
-            self.attention = newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
+            self.attention = (
+                newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
+            )
         self._finish(candidates)
         self._advance(candidates)
         self.step += 1
@@ -217,18 +246,28 @@ class _Search:
         own = self.settings
         if own.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
             self.group_beam = max(1, min(self.group_beam, vocab_size - 1))
-        size = min(own.n_best, self.group_beam) if own.stop == "exact" and not self.sampling else self.group_beam
+        size = (
+            min(own.n_best, self.group_beam)
+            if own.stop == "exact" and not self.sampling
+            else self.group_beam
+        )
         first_come = own.stop == "fairseq" and not self.sampling
         for sentence in self.rows:
-            self.pools[sentence] = [Pool(size, first_come=first_come) for _ in range(self.num_groups)]
+            self.pools[sentence] = [
+                Pool(size, first_come=first_come) for _ in range(self.num_groups)
+            ]
 
     @property
     def width(self) -> int:
-        """Number of candidates per group. Beam search needs twice the beam, since half of them may end."""
+        """Number of candidates per group. Beam search needs twice the beam, since half of them may
+        end.
+        """
         return self.group_beam if self.sampling else 2 * self.group_beam
 
     def _best(self, log_probs: Tensor) -> Candidates:
-        """Return the best candidates [B, G * width] of all groups, each group penalised for what earlier ones chose."""
+        """Return the best candidates [B, G * width] of all groups, each group penalised for what
+        earlier ones chose.
+        """
         found: list[Candidates] = []
         for group in range(self.num_groups):
             first = 0 if self.step == 0 else group * self.group_beam
@@ -247,10 +286,10 @@ class _Search:
     def _chosen(self, groups: list[Candidates], vocab_size: int) -> Tensor:
         """Return how many open hypotheses of these groups continue with each token, [B, 1, V]."""
         chosen = torch.zeros(len(self.rows), vocab_size, device=self.tokens.device)
-        for one in groups:
-            going_on = self._first_open(one.tokens == self.settings.eos)
-            counted = (one.scores.gather(1, going_on) > -torch.inf).float()
-            chosen.scatter_add_(1, one.tokens.gather(1, going_on), counted)
+        for group in groups:
+            going_on = self._first_open(group.tokens == self.settings.eos)
+            counted = (group.scores.gather(1, going_on) > -torch.inf).float()
+            chosen.scatter_add_(1, group.tokens.gather(1, going_on), counted)
         return chosen.unsqueeze(1)
 
     def _drawn(self, log_probs: Tensor, sampling: Sampling) -> Candidates:
@@ -259,21 +298,31 @@ class _Search:
         if self.step == 0:
             parents = torch.zeros_like(parents)
             log_probs = log_probs.expand(-1, num_samples, -1)
-        uniform = torch.stack([torch.rand(num_samples, generator=self.generators[row]) for row in self.rows])
+        uniform = torch.stack(
+            [torch.rand(num_samples, generator=self.generators[row]) for row in self.rows]
+        )
         tokens = draw(log_probs, uniform.to(log_probs.device), sampling)
         scores = self.scores + log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         return Candidates(scores, parents, tokens)
 
     def _first_open(self, is_end: Tensor) -> Tensor:
-        """Return the indices of the first candidates of one group that do not end, as many as its beam."""
+        """Return the indices of the first candidates of one group that do not end, as many as its
+        beam.
+        """
         order = torch.arange(is_end.shape[1], device=is_end.device)
         return (is_end * is_end.shape[1] + order).topk(self.group_beam, largest=False).indices
 
     def _finish(self, candidates: Candidates) -> None:
-        """Add the candidates that end and are among the first `beam` of their group to the pools."""
+        """Add the candidates that end and are among the first `beam` of their group to the
+        pools.
+        """
         ends = candidates.tokens == self.settings.eos
         if self.settings.stop == "hf":
-            cut = [row for row, s in enumerate(self.rows) if self.step + 1 >= self.constraints.max_lens[s]]
+            cut = [
+                row
+                for row, s in enumerate(self.rows)
+                if self.step + 1 >= self.constraints.max_lens[s]
+            ]
             ends[cut] = True
         rank = torch.arange(ends.shape[1], device=ends.device) % self.width
         ends &= (rank < self.group_beam) & (candidates.scores > -torch.inf)
@@ -285,7 +334,9 @@ class _Search:
             if pool.would_take(score):
                 pool.add(self._hypothesis(row, parent, token, total, score))
 
-    def _hypothesis(self, row: int, parent: int, token: int, total: float, score: float) -> Hypothesis:
+    def _hypothesis(
+        self, row: int, parent: int, token: int, total: float, score: float
+    ) -> Hypothesis:
         sums = [0.0, *self.sums[row, parent].tolist(), total]
         return Hypothesis(
             tokens=[*self.tokens[row, parent, self.prompt_len :].tolist(), token],
@@ -296,17 +347,29 @@ class _Search:
         )
 
     def _advance(self, candidates: Candidates) -> None:
-        """Turn the first `beam` candidates of each group that do not end into the open hypotheses."""
+        """Turn the first `beam` candidates of each group that do not end into the open
+        hypotheses.
+        """
         is_end = candidates.tokens == self.settings.eos
         every_row = torch.arange(len(is_end), device=is_end.device).unsqueeze(1)
         if not self.sampling:
-            places = self._first_open(is_end.view(-1, self.width)).view(len(is_end), self.num_groups, -1)
-            places = places + self.width * torch.arange(self.num_groups, device=places.device).unsqueeze(1)
+            places = self._first_open(is_end.view(-1, self.width)).view(
+                len(is_end), self.num_groups, -1
+            )
+            places = places + self.width * torch.arange(
+                self.num_groups, device=places.device
+            ).unsqueeze(1)
             candidates = Candidates(*(value[every_row, places.flatten(1)] for value in candidates))
-        self.scores = candidates.scores.masked_fill(candidates.tokens == self.settings.eos, -torch.inf)
+        self.scores = candidates.scores.masked_fill(
+            candidates.tokens == self.settings.eos, -torch.inf
+        )
         self.parents = candidates.parents
-        self.tokens = torch.cat((self.tokens[every_row, self.parents], candidates.tokens.unsqueeze(-1)), dim=2)
-        self.sums = torch.cat((self.sums[every_row, self.parents], self.scores.unsqueeze(-1)), dim=2)
+        self.tokens = torch.cat(
+            (self.tokens[every_row, self.parents], candidates.tokens.unsqueeze(-1)), dim=2
+        )
+        self.sums = torch.cat(
+            (self.sums[every_row, self.parents], self.scores.unsqueeze(-1)), dim=2
+        )
         if self.attention is not None:
             self.attention = self.attention[every_row, self.parents]
 
@@ -329,6 +392,8 @@ class _Search:
         kept = refilled(is_open)
         self.rows = [self.rows[row] for row in kept]
         self.kept = torch.tensor(kept, device=self.tokens.device, dtype=torch.long)
-        self.tokens, self.sums, self.scores = (x[self.kept] for x in (self.tokens, self.sums, self.scores))
+        self.tokens, self.sums, self.scores = (
+            x[self.kept] for x in (self.tokens, self.sums, self.scores)
+        )
         self.parents = None if self.parents is None else self.parents[self.kept]
         self.attention = None if self.attention is None else self.attention[self.kept]

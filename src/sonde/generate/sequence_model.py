@@ -1,18 +1,20 @@
-"""The interface between a search and any network: the input and output of a next-token function, and what a model provides.
+"""The interface between a search and any network: the input and output of a next-token function,
+and what a model provides.
 
     def next_logits(frontier):
         return table[frontier.tokens[:, :, -1]]           # a bigram model: [B, K, V]
 
-A stateless function reads `frontier.tokens`. One that caches keys and values first drops the finished sentences
-(`kept`), then lets every hypothesis continue its parent (`parents`), then reads the last token. Two models are here:
-our own Transformer, whose decoder state follows the beams, and models of Hugging Face. Your own class with the methods
-of `SequenceModel` works as well.
+A stateless function reads `frontier.tokens`. One that caches keys and values first drops the
+finished sentences (`kept`), then lets every hypothesis continue its parent (`parents`), then reads
+the last token. Two models are here: our own Transformer, whose decoder state follows the beams, and
+models of Hugging Face. Your own class with the methods of `SequenceModel` works as well.
 
-`transformers` is not imported: a model is called the way its own `generate` calls it, and its cache is asked to reorder
-itself. With `stop="hf"` the results equal those of `model.generate`, token for token
-(tests/integration/test_hf_generate.py).
+`transformers` is not imported: a model is called the way its own `generate` calls it, and its cache
+is asked to reorder itself. With `stop="hf"` the results equal those of `model.generate`, token for
+token (tests/integration/test_hf_generate.py).
 
-Shapes: B sentences still open, K hypotheses of each (1 at the first step), T tokens so far, V vocabulary, S source tokens.
+Shapes: B sentences still open, K hypotheses of each (1 at the first step), T tokens so far, V
+vocabulary, S source tokens.
 """
 
 import inspect
@@ -29,7 +31,9 @@ from sonde.models.layers import DecoderState
 from sonde.models.transformer import Transformer
 
 _MAX_TOKENS: Final = 8192
-"""Maximum length of a text in tokens. Attention memory grows with its square; this takes a gigabyte and more."""
+"""Maximum length of a text in tokens. Attention memory grows with its square; this takes a gigabyte
+and more.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,9 @@ class Frontier:
     """The open hypotheses."""
 
     tokens: Tensor
-    """[B, K, T]: the prefix of every hypothesis: start token or prompt (padded on the left), then the generated tokens."""
+    """[B, K, T]: the prefix of every hypothesis: start token or prompt (padded on the left), then
+    the generated tokens.
+    """
 
     sentences: Tensor
     """[B]: for each row, the index of its sentence in the search's input."""
@@ -46,10 +52,14 @@ class Frontier:
     """Number of tokens generated so far."""
 
     kept: Tensor | None = None
-    """[B]: rows of the last call's batch that are still open, in their new order; None if all are, unmoved."""
+    """[B]: rows of the last call's batch that are still open, in their new order; None if all are,
+    unmoved.
+    """
 
     parents: Tensor | None = None
-    """[B, K]: the hypothesis of the last call that each one continues, in the same sentence; None at the first step."""
+    """[B, K]: the hypothesis of the last call that each one continues, in the same sentence; None
+    at the first step.
+    """
 
 
 class NextLogits(Protocol):
@@ -71,12 +81,15 @@ class SequenceModel(Protocol):
         """The device for the search's tensors."""
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """Return a new next-token function for these sources, or for these prompts if the model is causal."""
+        """Return a new next-token function for these sources, or for these prompts if the model is
+        causal.
+        """
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
-        """Return the log-probability of every target token, given its source (or prompt) and the tokens before it.
+        """Return the log-probability of every target token, given its source (or prompt) and the
+        tokens before it.
 
         `start` is the first input of a target; a causal model starts from the prompt instead.
         """
@@ -111,7 +124,9 @@ class _NetworkModel(ABC):
         _refuse_long([*sources, *targets])
         heads = [[start]] * len(targets) if self.reads_source else sources
         pairs = list(zip(heads, targets, strict=True))
-        previous = padded([[*head, *target[:-1]] for head, target in pairs], self._pad).to(self.device)
+        previous = padded([[*head, *target[:-1]] for head, target in pairs], self._pad).to(
+            self.device
+        )
         with torch.no_grad():
             log_probs = self._all_logits(previous, sources).float().log_softmax(-1)
         # The logits at the last token of a head are those of the first token of its target.
@@ -154,7 +169,9 @@ class TransformerModel(_NetworkModel):
                 if frontier.parents is not None:
                     state.reorder(frontier.parents)
                 tokens = tokens[:, :, -1:]
-            logits, weights = self._network.decode(tokens, state, last_only=True, with_attention=self._with_attention)
+            logits, weights = self._network.decode(
+                tokens, state, last_only=True, with_attention=self._with_attention
+            )
             return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
 
         return next_logits
@@ -171,7 +188,8 @@ def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
     longest = max(map(len, texts), default=0)
     if longest > _MAX_TOKENS:
         raise SettingError(
-            f"a text has {longest:,} tokens, and at most {_MAX_TOKENS:,} are read", hint="split it into sentences"
+            f"a text has {longest:,} tokens, and at most {_MAX_TOKENS:,} are read",
+            hint="split it into sentences",
         )
 
 
@@ -185,10 +203,14 @@ class HuggingFaceModel(_NetworkModel):
 
     @torch.no_grad()
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """Encode the sources and return a next-token function. Its rows are sentence-major, as in `generate`."""
+        """Encode the sources and return a next-token function. Its rows are sentence-major, as in
+        `generate`.
+        """
         source = self._source(sources)
         mask = source["attention_mask"]
-        encoded = self._network.get_encoder()(**source, return_dict=True) if self.reads_source else None
+        encoded = (
+            self._network.get_encoder()(**source, return_dict=True) if self.reads_source else None
+        )
         cache: Any = None
         num_before = 1
 
@@ -199,23 +221,35 @@ class HuggingFaceModel(_NetworkModel):
             rows = frontier.sentences.repeat_interleave(num_hypotheses)
             if cache is not None:
                 assert frontier.parents is not None
-                kept = torch.arange(num_sentences, device=tokens.device) if frontier.kept is None else frontier.kept
+                kept = (
+                    torch.arange(num_sentences, device=tokens.device)
+                    if frontier.kept is None
+                    else frontier.kept
+                )
                 cache.reorder_cache((kept[:, None] * num_before + frontier.parents).flatten())
                 tokens = tokens[:, -1:]
             if encoded is None:
-                inputs = self._prompt(tokens, mask.flip(1)[rows], frontier.step)  # the search pads prompts on the left
+                # the search pads prompts on the left
+                inputs = self._prompt(tokens, mask.flip(1)[rows], frontier.step)
             else:
                 inputs = {"decoder_input_ids": tokens, "attention_mask": mask[rows]}
-                inputs["encoder_outputs"] = type(encoded)(last_hidden_state=encoded.last_hidden_state[rows])
-            answer = self._network(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
-            cache, num_before = answer.past_key_values, num_hypotheses
+                inputs["encoder_outputs"] = type(encoded)(
+                    last_hidden_state=encoded.last_hidden_state[rows]
+                )
+            answer = self._network(
+                **inputs, past_key_values=cache, use_cache=True, return_dict=True
+            )
+            cache = answer.past_key_values
+            num_before = num_hypotheses
             logits: Tensor = answer.logits[:, -1].float()
             return logits.view(num_sentences, num_hypotheses, -1)
 
         return next_logits
 
     def _prompt(self, tokens: Tensor, mask: Tensor, num_generated: int) -> dict[str, Any]:
-        """Return the inputs that feed `tokens` to a causal model; `mask` is that of the prompts before the generated tokens."""
+        """Return the inputs that feed `tokens` to a causal model; `mask` is that of the prompts
+        before the generated tokens.
+        """
         mask = torch.cat((mask, mask.new_ones(len(mask), num_generated)), dim=1)
         inputs = {"input_ids": tokens, "attention_mask": mask}
         if self._takes_positions:

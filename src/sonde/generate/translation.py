@@ -3,9 +3,10 @@
     results = translate(model, tokenizer, ["ein Haus", "zwei Häuser"], SearchSettings(beam=5))
     results[0].text
 
-Sentences are sorted by length internally and returned in the given order. Which sentences share a batch does not change
-the results, up to rounding in the last bits. `model` is a `Transformer`, a Hugging Face model, or any `SequenceModel`;
-a causal model continues the texts instead of translating them.
+Sentences are sorted by length internally and returned in the given order. Which sentences share a
+batch does not change the results, up to rounding in the last bits. `model` is a `Transformer`, a
+Hugging Face model, or any `SequenceModel`; a causal model continues the texts instead of
+translating them.
 
 BLEU and chrF are sacrebleu's (extra `eval`), so that numbers can be compared with published ones.
 """
@@ -30,7 +31,9 @@ from sonde.models.transformer import Transformer
 BATCH_TOKENS = 4096
 R = TypeVar("R")
 Tokenizer: TypeAlias = Any
-"""A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or any object with `encode_batch` (a list of ids per text) and `decode`."""
+"""A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or any object with `encode_batch` (a list
+of ids per text) and `decode`.
+"""
 
 
 def translate(
@@ -44,11 +47,12 @@ def translate(
     batch_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int], object] | None = None,
 ) -> list["Translation"]:
-    """Translate every text, or continue it with a causal model, by beam search or with `sampling` at random.
+    """Translate every text, or continue it with a causal model, by beam search or with `sampling`
+    at random.
 
-    With `sampling`, `beam` samples are drawn per text. `targets` is the tokenizer of the translations, if they have
-    their own. A batch holds at most `batch_tokens` source tokens, padding included. `on_progress` is called after each
-    batch with the number of finished texts.
+    With `sampling`, `beam` samples are drawn per text. `targets` is the tokenizer of the
+    translations, if they have their own. A batch holds at most `batch_tokens` source tokens,
+    padding included. `on_progress` is called after each batch with the number of finished texts.
     """
     chosen = settings or SearchSettings()
     network = as_sequence_model(model)
@@ -87,15 +91,25 @@ def score(
     """
     chosen = settings or SearchSettings()
     network = as_sequence_model(model)
-    sources = _encoded(tokenizer, [source for source, _ in pairs], chosen, is_prompt=not network.reads_source)
-    wanted = _encoded(targets or tokenizer, [target for _, target in pairs], chosen, is_prompt=False)
+    sources = _encoded(
+        tokenizer, [source for source, _ in pairs], chosen, is_prompt=not network.reads_source
+    )
+    wanted = _encoded(
+        targets or tokenizer, [target for _, target in pairs], chosen, is_prompt=False
+    )
 
     def scored(batch: list[int]) -> list[PairScore]:
-        given, asked = [sources[index] for index in batch], [wanted[index] for index in batch]
+        given = [sources[index] for index in batch]
+        asked = [wanted[index] for index in batch]
         found = network.token_log_probs(given, asked, chosen.start_token)
-        return [PairScore(tokens=row, token_scores=of, score=sum(of)) for row, of in zip(asked, found, strict=True)]
+        return [
+            PairScore(tokens=row, token_scores=of, score=sum(of))
+            for row, of in zip(asked, found, strict=True)
+        ]
 
-    lengths = [max(len(source), len(target)) for source, target in zip(sources, wanted, strict=True)]
+    lengths = [
+        max(len(source), len(target)) for source, target in zip(sources, wanted, strict=True)
+    ]
     return in_batches(scored, lengths, batch_tokens)
 
 
@@ -109,7 +123,10 @@ def as_sequence_model(model: object) -> SequenceModel:
         return HuggingFaceModel(model)
     raise SettingError(
         f"model is a {type(model).__name__}, which cannot be searched with",
-        hint="use a sonde Transformer, a Hugging Face model, or a class with the methods of SequenceModel",
+        hint=(
+            "use a sonde Transformer, a Hugging Face model, or a class with the methods of"
+            " SequenceModel"
+        ),
     )
 
 
@@ -119,7 +136,8 @@ def in_batches(
     batch_tokens: int,
     on_progress: Callable[[int], object] | None = None,
 ) -> list[R]:
-    """Return the results of `function`, which takes a batch of indices, in the order of the indices.
+    """Return the results of `function`, which takes a batch of indices, in the order of the
+    indices.
 
     Batches come longest first and hold at most `batch_tokens` padded tokens, or a single index.
     """
@@ -138,10 +156,16 @@ def in_batches(
 def _encoded(
     tokenizer: Tokenizer, texts: Sequence[str], settings: SearchSettings, *, is_prompt: bool
 ) -> list[list[int]]:
-    """Return the token ids of every text. A sentence ends in the end token; a prompt does not, and is never empty."""
+    """Return the token ids of every text. A sentence ends in the end token; a prompt does not, and
+    is never empty.
+    """
     found = tokenizer.encode_batch(list(texts))
     if isinstance(found, Ragged):
-        found = [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])] if texts else []
+        found = (
+            [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])]
+            if texts
+            else []
+        )
     rows = []
     for encoding in found:
         ids = list(getattr(encoding, "ids", encoding))
@@ -193,7 +217,8 @@ def translation_quality(translations: Sequence[str], references: Sequence[str]) 
             hint="give one reference for each translation, and at least one",
         )
     sacrebleu = import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
-    bleu, chrf = sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()
+    bleu = sacrebleu.metrics.BLEU()
+    chrf = sacrebleu.metrics.CHRF()
     return Quality(
         bleu=float(bleu.corpus_score(list(translations), [list(references)]).score),
         chrf=float(chrf.corpus_score(list(translations), [list(references)]).score),

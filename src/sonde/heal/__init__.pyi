@@ -2,10 +2,10 @@ from sonde.heal.decision import Act as Act
 from sonde.heal.decision import Call as Call
 from sonde.heal.decision import Heal as Heal
 from sonde.heal.decision import decide as decide
+from sonde.heal.decision import describe as describe
 from sonde.heal.decision import read_history as read_history
-from sonde.heal.decision import told as told
-from sonde.heal.supervisor import HealWatch as HealWatch
-from sonde.heal.supervisor import WayOn as WayOn
+from sonde.heal.supervisor import Continuation as Continuation
+from sonde.heal.supervisor import HealCallback as HealCallback
 from sonde.heal.supervisor import keep_training as keep_training
 from sonde.heal.supervisor import train_healing as train_healing
 from sonde.heal.supervisor import train_in_place as train_in_place

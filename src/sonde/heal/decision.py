@@ -1,21 +1,25 @@
-"""Decide what to do about a verdict, record it, and tell it. Every decision comes with an explanation.
+"""Decide what to do about a verdict, record it, and tell it. Every decision comes with an
+explanation.
 
-    samples are blamed            roll back to the last good state and continue without exactly these samples
-    state or machine              roll back and continue unchanged: it will not happen again. If it does: as not known
+    samples are blamed            roll back to the last good state and continue without exactly
+                                  these samples
+    state or machine              roll back and continue unchanged: it will not happen again. If it
+                                  does: as not known
     not known, or not sure        roll back and continue without the batch
-    the rate or another setting   end the run with the advice; the rate may be halved for some updates, if allowed
+    the rate or another setting   end the run with the advice; the rate may be halved for some
+                                  updates, if allowed
 
-The limits on rollbacks, samples and updates (`Heal`) always hold; beyond them the run ends with the verdict. Deciding is
-pure. The healing history of a run is in its events:
+The limits on rollbacks, samples and updates (`Heal`) always hold; beyond them the run ends with the
+verdict. Deciding is pure. The healing history of a run is in its events:
 
     {"event":"heal","phase":"called", …}      an anomaly did not pass by itself
     {"event":"heal","phase":"act", …}         what will be done about it, written before it is done
     {"event":"heal","phase":"done"}           it has been done
     {"event":"heal","phase":"would", …}       what would have been done, in a dry run
 
-A process that was killed between two records continues with the next one. A pending call or act is void once a later
-training went on without it. `sonde show`, the report and the dashboard show the same account: what happened, what was
-done, and what it cost. Needs no torch.
+A process that was killed between two records continues with the next one. A pending call or act is
+void once a later training went on without it. `sonde show`, the report and the dashboard show the
+same account: what happened, what was done, and what it cost. Needs no torch.
 """
 
 import math
@@ -37,7 +41,9 @@ Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
 """The prefix of the stop reason of a run that could not be healed or must not be."""
 _PLAIN: Final = 0.8
-"""With at least this confidence in bad samples, an anomaly where the run was healed before counts as a new one."""
+"""With at least this confidence in bad samples, an anomaly where the run was healed before counts
+as a new one.
+"""
 _RATES: Final = ("lr", "schedule", "warmup")
 EVENT: Final = "heal"
 _TRAINS: Final = "determinism"
@@ -57,13 +63,18 @@ class Heal:
     max_repeated: Positive = 10_000
     """Repeat at most this many updates in total."""
     halve_rate: Positive | None = None
-    """If the learning rate is the cause, halve it for this many updates. None ends the run with the advice instead."""
+    """If the learning rate is the cause, halve it for this many updates. None ends the run with the
+    advice instead.
+    """
     dry_run: bool = False
     """Keep training, and only report what would have been done."""
     diagnosis_seconds: PositiveNumber = 3600.0
-    """Abort a diagnosis that takes longer than this many seconds, and treat the cause as unknown."""
+    """Abort a diagnosis that takes longer than this many seconds, and treat the cause as
+    unknown.
+    """
     diagnose: Callable[[Path, int], Verdict | None] | None = None
-    """Finds the cause of a bad step of a run, writes the verdict into the run and returns it; None if it cannot.
+    """Finds the cause of a bad step of a run, writes the verdict into the run and returns it; None
+    if it cannot.
 
     Default: `sonde diagnose` in a separate process.
     """
@@ -73,7 +84,8 @@ class Heal:
 
     def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
         """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this."""
-        from sonde.heal import train_in_place  # imports torch, which reading the settings does not need
+        # imports torch, which reading the settings does not need
+        from sonde.heal import train_in_place
 
         return train_in_place(trainer, self, start)
 
@@ -96,7 +108,9 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """What is done about an anomaly. It is complete: no other information is needed to carry it out."""
+    """What is done about an anomaly. It is complete: no other information is needed to carry it
+    out.
+    """
 
     kind: Kind
     """The kind of action."""
@@ -134,7 +148,7 @@ class Act:
         return 0 if self.kind == "stop" else self.call.step - self.checkpoint
 
 
-class Scene(NamedTuple):
+class Situation(NamedTuple):
     """What is known about the run besides the verdict."""
 
     checkpoint: int
@@ -147,12 +161,16 @@ class Scene(NamedTuple):
     """The samples of the first bad update; empty if they are not recorded."""
 
 
-def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
-    """Decide what to do. `verdict` is None if the step could not be diagnosed; `past` are the earlier actions of this run."""
+def decide(
+    verdict: Verdict | None, call: Call, scene: Situation, past: Sequence[Act], heal: Heal
+) -> Act:
+    """Decide what to do. `verdict` is None if the step could not be diagnosed; `past` are the
+    earlier actions of this run.
+    """
     act = Act(kind="stop", call=call, checkpoint=scene.checkpoint, why="")
     if verdict is not None:
         first = verdict.causes[0]
-        advice = tuple(one.replace("{step}", str(verdict.step)) for one in first.advice)
+        advice = tuple(line.replace("{step}", str(verdict.step)) for line in first.advice)
         act = replace(
             act,
             cause=first.cause,
@@ -168,27 +186,34 @@ def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act
 
 def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
     """Return why these actions exceed the limits, or None if they do not."""
-    done = [one for one in acts if one.kind != "stop"]
+    done = [act for act in acts if act.kind != "stop"]
     spent = {
         f"{heal.max_times} times": len(done) > heal.max_times,
         f"{heal.max_skipped:,} samples": sum(one.num_skipped for one in done) > heal.max_skipped,
-        f"{heal.max_repeated:,} updates again": sum(one.num_repeated for one in done) > heal.max_repeated,
+        f"{heal.max_repeated:,} steps again": (
+            sum(one.num_repeated for one in done) > heal.max_repeated
+        ),
     }
-    return next((f"the budget of {what} is spent" for what, is_spent in spent.items() if is_spent), None)
+    return next(
+        (f"the budget of {what} is spent" for what, is_spent in spent.items() if is_spent), None
+    )
 
 
 def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: Heal) -> int:
-    """Return the step to roll back before: where the anomaly began, or where the state was already bad according to the verdict.
+    """Return the step to roll back before: where the anomaly began, or where the state was already
+    bad according to the verdict.
 
-    If an anomaly recurs where the run was healed before and is not clearly caused by samples, the restored state was
-    bad: go back further.
+    If an anomaly recurs where the run was healed before and is not clearly caused by samples, the
+    restored state was bad: go back further.
     """
     first = sure_cause(verdict)
     steps = [call.first_step]
     if first is not None and first.bad_checkpoint is not None:
         steps.append(first.bad_checkpoint)
     if first is None or first.blames != "samples" or first.confidence < _PLAIN:
-        steps += [one.checkpoint for one in past if one.kind != "stop" and _is_again(call, one, heal)]
+        steps += [
+            one.checkpoint for one in past if one.kind != "stop" and _is_again(call, one, heal)
+        ]
     return min(steps)
 
 
@@ -199,11 +224,15 @@ def _is_again(call: Call, act: Act, heal: Heal) -> bool:
 def sure_cause(verdict: Verdict | None) -> Cause | None:
     """Return the cause that the verdict names, if its confidence is enough to act on it."""
     first = None if verdict is None else verdict.causes[0]
-    is_sure = first is not None and first.cause not in (NOTHING, UNKNOWN) and first.confidence >= SURE
+    is_sure = (
+        first is not None and first.cause not in (NOTHING, UNKNOWN) and first.confidence >= SURE
+    )
     return first if is_sure else None
 
 
-def _wanted(act: Act, verdict: Verdict | None, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
+def _wanted(
+    act: Act, verdict: Verdict | None, scene: Situation, past: Sequence[Act], heal: Heal
+) -> Act:
     """Return the action that the verdict calls for, regardless of the limits."""
     first = sure_cause(verdict)
     if verdict is None or first is None:
@@ -211,17 +240,24 @@ def _wanted(act: Act, verdict: Verdict | None, scene: Scene, past: Sequence[Act]
     if first.blames == "setting":
         return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
-    known = {(name, number) for one in past for name, numbers in one.skip.items() for number in numbers}
-    new = {name: [one for one in blamed.samples(name).tolist() if (name, one) not in known] for name in blamed.entries}
+    known = {
+        (name, number) for one in past for name, numbers in one.skip.items() for number in numbers
+    }
+    new = {
+        name: [one for one in blamed.samples(name).tolist() if (name, one) not in known]
+        for name in blamed.entries
+    }
     if any(new.values()):
         skip = {name: numbers for name, numbers in new.items() if numbers}
         return replace(act, kind="skip samples", why="the verdict blames these samples", skip=skip)
     if len(blamed) or any(one.kind == "go back" and _is_again(act.call, one, heal) for one in past):
-        return _without_batch(act, scene, "it came back, so what the verdict says does not explain it")
+        return _without_batch(
+            act, scene, "it came back, so what the verdict says does not explain it"
+        )
     return replace(act, kind="go back", why="no sample is to blame, so it will not happen again")
 
 
-def _about_setting(act: Act, setting: str, scene: Scene, heal: Heal) -> Act:
+def _about_setting(act: Act, setting: str, scene: Situation, heal: Heal) -> Act:
     is_rate = act.cause == "learning_rate" or setting in _RATES
     if not is_rate or heal.halve_rate is None or scene.rate is None or scene.bad_rate is None:
         return replace(act, why=f"the verdict blames {setting}, which is for you to change")
@@ -229,19 +265,20 @@ def _about_setting(act: Act, setting: str, scene: Scene, heal: Heal) -> Act:
         act,
         kind="lower rate",
         why="the verdict blames the learning rate, and lowering it was allowed",
-        rate=min(scene.rate, scene.bad_rate / 2),  # after a jump, the rate of the good state is lower still
+        # after a jump, the rate of the good state is lower still
+        rate=min(scene.rate, scene.bad_rate / 2),
         rate_until=scene.checkpoint + heal.halve_rate,
     )
 
 
-def _without_batch(act: Act, scene: Scene, why: str) -> Act:
+def _without_batch(act: Act, scene: Situation, why: str) -> Act:
     skip = {name: scene.batch.samples(name).tolist() for name in scene.batch.entries}
     if not skip:
         return replace(act, why=f"{why}, and the batch was not recorded")
     return replace(act, kind="skip batch", why=why, skip=skip)
 
 
-class History(NamedTuple):
+class HealHistory(NamedTuple):
     """The complete healing history of a run."""
 
     acts: tuple[Act, ...] = ()
@@ -254,7 +291,7 @@ class History(NamedTuple):
     """An action that was decided but not carried out yet."""
 
 
-def read_history(run: str | os.PathLike[str]) -> History:
+def read_history(run: str | os.PathLike[str]) -> HealHistory:
     """Read the healing history of a run; records that cannot be read are skipped."""
     acts: list[Act] = []
     would: list[Act] = []
@@ -268,69 +305,88 @@ def read_history(run: str | os.PathLike[str]) -> History:
             if phase == "called":
                 call = msgspec.convert(record.get("call"), Call)
             elif phase == "act":
-                call, act = None, msgspec.convert(record.get("act"), Act)
+                call = None
+                act = msgspec.convert(record.get("act"), Act)
                 acts.append(act)
             elif phase == "would":
                 would.append(msgspec.convert(record.get("act"), Act))
         except (msgspec.ValidationError, ValueError):
             continue
-    return History(acts=tuple(acts), would=tuple(would), call=call, act=act)
+    return HealHistory(acts=tuple(acts), would=tuple(would), call=call, act=act)
 
 
-def write_event(run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act) -> None:
+def write_event(
+    run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act
+) -> None:
     """Append a record to the history, synced to disk before this returns."""
-    told: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
-    if not append_event(run, EVENT, phase=phase, **told):
-        raise RunError(f"{run} cannot be mended: its events cannot be written", hint="free the disk, and start again")
+    values: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
+    if not append_event(run, EVENT, phase=phase, **values):
+        raise RunError(
+            f"{run} cannot be mended: its events cannot be written",
+            hint="free the disk, and start again",
+        )
 
 
-def told(run: str | os.PathLike[str]) -> list[list[str]]:
-    """Describe each time that the run was healed, or would have been, in a few sentences; empty if there were none."""
+def describe(run: str | os.PathLike[str]) -> list[list[str]]:
+    """Describe each time that the run was healed, or would have been, in a few sentences; empty if
+    there were none.
+    """
     history = read_history(run)
-    chapters = [told_of_act(one) for one in history.acts] + [told_of_act(one, would=True) for one in history.would]
+    chapters = [describe_action(act) for act in history.acts] + [
+        describe_action(act, would=True) for act in history.would
+    ]
     if history.acts:
         chapters.append([_in_all(history.acts)])
     return chapters
 
 
-def told_of_act(act: Act, *, would: bool = False) -> list[str]:
-    """Describe an action in four sentences: what happened, what was found, what was done, and what it cost."""
-    found = f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
+def describe_action(act: Act, *, would: bool = False) -> list[str]:
+    """Describe an action in four sentences: what happened, what was found, what was done, and what
+    it cost.
+    """
+    found = (
+        f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
+    )
     done = f"Would have been done: {_done(act)}" if would else _done(act)
-    cost = f"Cost: {counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
+    cost = f"Cost: {counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
     return [_happened(act.call), f"{found} {act.why}.", done, cost]
 
 
 def _happened(call: Call) -> str:
     if not math.isfinite(call.value):
-        return f"Update {call.first_step}: the loss was not finite."
+        return f"Step {call.first_step}: the loss was not finite."
     expected = "" if math.isnan(call.baseline) else f" where {call.baseline:.4g} was expected"
     waited = call.step - call.first_step
     return (
-        f"Update {call.first_step}: the loss was {call.value:.4g}{expected}, and did not come back in {waited} updates."
+        f"Step {call.first_step}: the loss was {call.value:.4g}{expected}, and did not come back"
+        f" in {waited} steps."
     )
 
 
 def _done(act: Act) -> str:
-    place = f"the state after update {act.checkpoint}" if act.checkpoint else "the beginning"
+    place = f"the state after step {act.checkpoint}" if act.checkpoint else "the beginning"
     if act.kind == "stop":
         return " ".join(["The run ended.", *act.advice])
     if act.kind == "lower rate":
-        return f"Back to {place}; the learning rate is at most {act.rate:.3g} until update {act.rate_until}."
+        return (
+            f"Back to {place}; the learning rate is at most {act.rate:.3g} until step"
+            f" {act.rate_until}."
+        )
     if act.kind == "go back":
         return f"Back to {place}, and on as it was."
     which = ", ".join(
-        f"{name} {' '.join(map(str, numbers[:8]))}{' …' * (len(numbers) > 8)}" for name, numbers in act.skip.items()
+        f"{name} {' '.join(map(str, numbers[:8]))}{' …' * (len(numbers) > 8)}"
+        for name, numbers in act.skip.items()
     )
     whose = "the batch, " if act.kind == "skip batch" else ""
     return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
 
 
 def _in_all(acts: tuple[Act, ...]) -> str:
-    back = [one for one in acts if one.kind != "stop"]
+    back = [act for act in acts if act.kind != "stop"]
     samples = counted(sum(one.num_skipped for one in back), "sample")
-    updates = counted(sum(one.num_repeated for one in back), "update")
-    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {updates} made again."
+    steps = counted(sum(one.num_repeated for one in back), "step")
+    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {steps} made again."
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,12 +1,15 @@
-"""`sonde train --heal N`: train, heal the run when an anomaly persists, and continue. Works with one process or many ranks.
+"""`sonde train --heal N`: train, heal the run when an anomaly persists, and continue. Works with
+one process or many ranks.
 
-    while the run has healing to do: rank 0 does it, the others wait        mend: diagnose, decide, record, roll back
+    while the run has healing to do: rank 0 does it, the others wait        mend: diagnose, decide,
+        record, roll back
     train, from the newest good state, with the resulting settings
-    an anomaly ends the training: record it, and begin again                HealWatch
+    an anomaly ends the training: record it, and begin again                HealCallback
 
-Every start builds everything from the settings, so the result is bit-identical to a run that a person healed with
-`sonde rollback` and `sonde train`. Each step of healing is done exactly once, even if the process is killed: what is
-left to do is recorded in the run (decision.py), and repeating a step changes nothing.
+Every start builds everything from the settings, so the result is bit-identical to a run that a
+person healed with `sonde rollback` and `sonde train`. Each step of healing is done exactly once,
+even if the process is killed: what is left to do is recorded in the run (decision.py), and
+repeating a step changes nothing.
 """
 
 import logging
@@ -33,7 +36,15 @@ from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.heal import decision
-from sonde.heal.decision import Act, Call, Heal, Scene, read_history, told_of_act, write_event
+from sonde.heal.decision import (
+    Act,
+    Call,
+    Heal,
+    Situation,
+    describe_action,
+    read_history,
+    write_event,
+)
 from sonde.ranks import found_by_rank_0, process_group
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
@@ -47,16 +58,25 @@ from sonde.train.settings import RecipeSettings
 from sonde.train.trainer import Trainer
 
 _TAIL: Final = 1000
-_OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OF_RANKS: Final = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 _LOOK: Final = 6
 _FAR: Final = 2.5
-"""The loss has not recovered while the median of `_LOOK` updates is more than `_FAR` deviations above the baseline."""
+"""The loss has not recovered while the median of `_LOOK` updates is more than `_FAR` deviations
+above the baseline.
+"""
 
 _logger: Final = logging.getLogger("sonde")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WayOn:
+class Continuation:
     """How training continues."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,33 +87,42 @@ class WayOn:
     """If set, training does not continue; this is why."""
 
 
-def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> WayOn:
-    """Carry out pending healing of a run, if any, and return how training continues. No other process may have the run open.
+def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> Continuation:
+    """Carry out pending healing of a run, if any, and return how training continues. No other
+    process may have the run open.
 
     `is_ours`: this process has the run open. `can_skip`: the run's data can skip samples.
     """
     if not RunLayout(run).manifest.exists():
-        return WayOn()
+        return Continuation()
     acts, _, call, act = read_history(run)
     if call is not None:
         act = find_act(run, call, heal, past=acts)
         if act.skip and not can_skip:
-            act = replace(act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out")
+            act = replace(
+                act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out"
+            )
         write_event(run, "act", act=act)
         acts = (*acts, act)
     if act is not None:
         if act.kind != "stop":
-            reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+            reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace(
+                "\n", " "
+            )
             skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
             apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
         write_event(run, "done")
     is_end = act is not None and act.kind == "stop"
-    return WayOn(stop=act) if is_end else _way_on(run, acts)
+    return Continuation(stop=act) if is_end else _way_on(run, acts)
 
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
-    """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its verdict."""
-    spent = decision.beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
+    """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its
+    verdict.
+    """
+    spent = decision.beyond_budget(
+        heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")]
+    )
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
     diagnose = heal.diagnose or partial(diagnose_beside, heal)
@@ -101,12 +130,14 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     if decision.sure_cause(verdict) is None and call.step != call.first_step:
         later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
         verdict = later if decision.sure_cause(later) is not None else verdict
-    checkpoint = plan_way_back(run, decision.back_before(verdict, call, past, heal), SkipList(), "").checkpoint
+    checkpoint = plan_way_back(
+        run, decision.back_before(verdict, call, past, heal), SkipList(), ""
+    ).checkpoint
     rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
     batch = SkipList()
     with suppress(SettingError):  # it was not recorded
         batch = samples_of_step(run, call.first_step)[0]
-    scene = Scene(
+    scene = Situation(
         checkpoint=checkpoint,
         rate=rates.get(max(checkpoint, 1)),
         bad_rate=rates.get(call.step),
@@ -116,13 +147,24 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
 
 
 def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
-    """Diagnose in a separate process, so that its memory, threads and crashes do not affect this one."""
+    """Diagnose in a separate process, so that its memory, threads and crashes do not affect this
+    one.
+    """
     command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
     command += ["--trust-recipe"] if read_manifest(run).recipe else []
-    ours = {name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_RANKS and "TORCHELASTIC" not in name
+    }
     try:
         done = subprocess.run(
-            command, env=ours, input=b"", capture_output=True, timeout=heal.diagnosis_seconds, check=False
+            command,
+            env=ours,
+            input=b"",
+            capture_output=True,
+            timeout=heal.diagnosis_seconds,
+            check=False,
         )
         if done.returncode == 0:
             return read_verdict(run, step)
@@ -133,27 +175,35 @@ def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
     return None
 
 
-def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
-    """Derive the settings from all past actions, no matter how often the run was restarted since."""
+def _way_on(run: Path, acts: tuple[Act, ...]) -> Continuation:
+    """Derive the settings from all past actions, no matter how often the run was restarted
+    since.
+    """
     layout = RunLayout(run)
     settings: dict[str, Any] = {}
-    if any(one.skip for one in acts):
+    if any(act.skip for act in acts):
         settings["skip_list"] = str(layout.skip_list.absolute())
-    lowered = [one for one in acts if one.kind == "lower rate"]
+    lowered = [act for act in acts if act.kind == "lower rate"]
     if lowered:
         settings |= {"lr_limit": lowered[-1].rate, "lr_limit_until": lowered[-1].rate_until}
-    went_back = [one for one in acts if one.kind != "stop"]
-    at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(checkpoint_place(run)).steps()
-    return WayOn(settings=settings, start_over=at_start)
+    went_back = [act for act in acts if act.kind != "stop"]
+    at_start = (
+        bool(went_back)
+        and went_back[-1].checkpoint == 0
+        and not CheckpointFolder(checkpoint_place(run)).steps()
+    )
+    return Continuation(settings=settings, start_over=at_start)
 
 
-class HealWatch(Callback):
-    """Judges the loss like the spike recorder, waits a few updates, and interrupts training if an anomaly does not pass.
+class HealCallback(Callback):
+    """Judges the loss like the spike recorder, waits a few updates, and interrupts training if an
+    anomaly does not pass.
 
-    Anomalies that end in time are ignored. A loss that is not finite gets no time, because either its state or its
-    batch is useless. While an anomaly is open, checkpoints are marked as untrusted so that they do not displace good
-    ones. The loss is the mean over all ranks, so all ranks decide alike. Costs 5 µs per update; with several ranks also
-    the small exchanges of any callback that may request something.
+    Anomalies that end in time are ignored. A loss that is not finite gets no time, because either
+    its state or its batch is useless. While an anomaly is open, checkpoints are marked as untrusted
+    so that they do not displace good ones. The loss is the mean over all ranks, so all ranks decide
+    alike. Costs 5 µs per update; with several ranks also the small exchanges of any callback that
+    may request something.
     """
 
     def __init__(self, heal: Heal) -> None:
@@ -172,20 +222,36 @@ class HealWatch(Callback):
         event = self._detector.open
         if event is not None and not math.isfinite(loss):
             goes_on = before is not None and before.last_step == step - 1
-            event = replace(event, kind=NONFINITE, first_step=event.first_step if goes_on else step, value=loss)
+            event = replace(
+                event, kind=NONFINITE, first_step=event.first_step if goes_on else step, value=loss
+            )
         else:
             self._recent.append(loss)
-            if event is None or step - event.first_step < self._heal.patience or not self._stays(event):
+            if (
+                event is None
+                or step - event.first_step < self._heal.patience
+                or not self._stays(event)
+            ):
                 return None
-        return Call(kind=event.kind, step=step, first_step=event.first_step, value=event.value, baseline=event.baseline)
+        return Call(
+            kind=event.kind,
+            step=step,
+            first_step=event.first_step,
+            value=event.value,
+            baseline=event.baseline,
+        )
 
     def _stays(self, event: Event) -> bool:
-        """The detector judges single updates; the median of several reveals a much smaller deviation."""
+        """The detector judges single updates; the median of several reveals a much smaller
+        deviation.
+        """
         deviation = (event.value - event.baseline) / event.z if event.z else 0.0
         return statistics.median(self._recent) > event.baseline + _FAR * deviation
 
     def on_step_end(self, context: Context) -> None:
-        """Judge the loss of the update. An update without target tokens has no loss and is skipped."""
+        """Judge the loss of the update. An update without target tokens has no loss and is
+        skipped.
+        """
         if not context.weight:
             return
         call = self.judge(context.step, float(context.tensors["loss"]))
@@ -204,7 +270,11 @@ class HealWatch(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the detector and the most recent losses."""
-        return {"detector": self._detector.state_dict(), "recent": list(self._recent), "told": self._told}
+        return {
+            "detector": self._detector.state_dict(),
+            "recent": list(self._recent),
+            "told": self._told,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict`."""
@@ -221,9 +291,11 @@ def train_healing(
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
 ) -> str:
-    """Train a run to its end, healing it on the way, and return why it stopped. Under torchrun, call this on every rank."""
+    """Train a run to its end, healing it on the way, and return why it stopped. Under torchrun,
+    call this on every rank.
+    """
 
-    def start(way: WayOn, watch: HealWatch) -> str:
+    def start(way: Continuation, watch: HealCallback) -> str:
         return train_run(
             replace(settings, **way.settings),
             directory,
@@ -236,7 +308,9 @@ def train_healing(
 
 
 def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool], str]) -> str:
-    """Heal within `Trainer(…, heal=heal)`: restore the trainer's own objects from a checkpoint instead of rebuilding them."""
+    """Heal within `Trainer(…, heal=heal)`: restore the trainer's own objects from a checkpoint
+    instead of rebuilding them.
+    """
     if heal.halve_rate is not None and not isinstance(trainer.schedule, Schedule):
         raise SettingError(
             f"halve_rate needs a Schedule, not a {type(trainer.schedule).__name__}",
@@ -244,7 +318,7 @@ def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool
         )
     assert trainer.run is not None
 
-    def go_on(way: WayOn, watch: HealWatch) -> str:
+    def go_on(way: Continuation, watch: HealCallback) -> str:
         trainer.go_on_with(**way.settings)
         return start(watch, way.start_over)
 
@@ -253,27 +327,29 @@ def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool
 
 
 def keep_training(
-    start: Callable[[WayOn, HealWatch], str],
+    start: Callable[[Continuation, HealCallback], str],
     directory: str | os.PathLike[str],
     heal: Heal,
     *,
     is_ours: bool = False,
     can_skip: bool = True,
 ) -> str:
-    """Train with healing in your own loop. `start` builds everything, opens the run in `directory`, trains, and closes the run.
+    """Train with healing in your own loop. `start` builds everything, opens the run in `directory`,
+    trains, and closes the run.
 
-    `start` receives how to continue and a callback to train with, and returns why it stopped. `is_ours`: the run stays
-    open throughout. `can_skip`: the data can skip samples; otherwise an anomaly that requires skipping ends the run.
+    `start` receives how to continue and a callback to train with, and returns why it stopped.
+    `is_ours`: the run stays open throughout. `can_skip`: the data can skip samples; otherwise an
+    anomaly that requires skipping ends the run.
     """
     run = Path(directory)
     while True:
         found = found_by_rank_0(lambda: asdict(mend(run, heal, is_ours=is_ours, can_skip=can_skip)))
-        way = msgspec.convert(found, WayOn)
+        way = msgspec.convert(found, Continuation)
         if way.stop is not None:
             if ranks.rank() == 0:
-                _warn(told_of_act(way.stop))
+                _warn(describe_action(way.stop))
             return f"{decision.ENDED}: {way.stop.why}"
-        watch = HealWatch(heal)
+        watch = HealCallback(heal)
         reason = start(way, watch)
         if heal.dry_run:
             found_by_rank_0(partial(_tell_what_would_be, run, watch, heal))
@@ -283,12 +359,12 @@ def keep_training(
             write_event(run, "called", call=watch.calls[-1])
 
 
-def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal) -> None:
+def _tell_what_would_be(run: Path, watch: HealCallback, heal: Heal) -> None:
     """After a dry run, report what each anomaly would have led to."""
     for call in watch.calls:
         act = find_act(run, call, heal, past=read_history(run).would)
         write_event(run, "would", act=act)
-        _warn(told_of_act(act, would=True))
+        _warn(describe_action(act, would=True))
 
 
 def _warn(lines: list[str]) -> None:

@@ -3,7 +3,8 @@
     run = sonde.Run("runs/x")
     accelerator = Accelerator(log_with=SondeTracker(run))
 
-The training loop is your own, so use a flight recorder with it as in any other loop (docs/integrations.md).
+The training loop is your own, so use a recorder with it as in any other loop
+(docs/integrations.md).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""Code shared by all hosts: version checks, skipped samples, and checkpoints that the host writes itself."""
+"""Code shared by all hosts: version checks, skipped samples, and checkpoints that the host writes
+itself.
+"""
 
 import logging
 import os
@@ -11,10 +13,10 @@ from typing import Any, Final
 
 from sonde.data.skip_list import SkipList
 from sonde.errors import MissingDependency, SettingError
-from sonde.flight.recorder import FlightRecorder
-from sonde.flight.samples import skipped
-from sonde.flight.settings import FlightSettings
 from sonde.forensics.rollback import HOST_CHECKPOINT
+from sonde.recorder.options import OnEvent, RecorderOptions
+from sonde.recorder.recorder import Recorder
+from sonde.recorder.samples import skipped
 from sonde.records.files import read_small, write_file
 from sonde.records.values import decode, encode
 from sonde.run import Run
@@ -30,13 +32,15 @@ def require(package: str, oldest: str) -> None:
     try:
         found = version(package)
     except PackageNotFoundError:
-        raise MissingDependency(package, needed_for=f"sonde.integrations for {package}", extra=package) from None
+        raise MissingDependency(
+            package, needed_for=f"sonde.integrations for {package}", extra=package
+        ) from None
     if _numbers(found) < _numbers(oldest):
-        told = f"sonde works with {package} {oldest} and newer, and {found} is installed"
-        raise SettingError(told, hint=f"pip install -U '{package}>={oldest}'")
+        sentence = f"sonde works with {package} {oldest} and newer, and {found} is installed"
+        raise SettingError(sentence, hint=f"pip install -U '{package}>={oldest}'")
 
 
-def left_out(run: Run) -> SkipList:
+def skip_list_of(run: Run) -> SkipList:
     """Return the samples that a run skips."""
     return SkipList() if run.is_replay else skipped(run.layout)
 
@@ -47,22 +51,35 @@ def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]
 
 
 class Hosted(ABC):
-    """What the callbacks of all hosts have: a run while the host trains, its recorder, and the functions they wrap."""
+    """What the callbacks of all hosts have: a run while the host trains, its recorder, and the
+    functions they wrap.
+    """
 
-    def __init__(self, package: str, oldest: str, directory: str | Path, settings: FlightSettings | None) -> None:
+    def __init__(
+        self,
+        package: str,
+        oldest: str,
+        directory: str | Path,
+        on_event: OnEvent,
+        options: RecorderOptions | None,
+    ) -> None:
         require(package, oldest)
-        if settings is not None and settings.on_event == "heal":
+        if on_event == "heal":
             hint = 'on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again'
-            raise SettingError('on_event="heal" works only in a loop of your own, which can go back', hint=hint)
+            raise SettingError(
+                'on_event="heal" works only in a loop of your own, which can go back', hint=hint
+            )
         self._directory = Path(directory)
-        self._settings = settings
+        self._on_event = on_event
+        self._options = options
+        self._is_off = os.environ.get("SONDE", "").lower() == "off"
         self.run: Run | None = None
         """The run, while the host is training; otherwise None."""
-        self._flight: FlightRecorder | None = None
+        self._recorder: Recorder | None = None
         self._wrapped: list[tuple[Any, str]] = []
 
     @abstractmethod
-    def _begin(self, model: Any) -> FlightRecorder:
+    def _begin(self, model: Any) -> Recorder:
         """Start the recorder, at the first batch of a training."""
 
     def _wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,35 +96,43 @@ class Hosted(ABC):
         self._wrapped.clear()
         if self.run is not None:
             self.run.close()
-        self.run = self._flight = None
+        self.run = self._recorder = None
 
 
-def go_on(flight: FlightRecorder, num_updates: int) -> None:
-    """Continue after `num_updates` updates, and discard kept states from later steps, which belong to the abandoned part of the run."""
-    flight.num_updates = num_updates
-    if flight.parts.run.rank == 0:
-        flight.parts.run.event("resume", step=num_updates)
-        folder = flight.parts.store.folder
+def resume_recording(recorder: Recorder, num_updates: int) -> None:
+    """Continue after `num_updates` updates, and discard kept states from later steps, which belong
+    to the abandoned part of the run.
+    """
+    recorder.num_updates = num_updates
+    if recorder.run.rank == 0:
+        recorder.run.event("resume", step=num_updates)
+        folder = recorder.training.store.folder
         for step in folder.steps():
             if step > num_updates:
                 folder.remove(step)
 
 
 def save_watch(run: Run, folder: Path) -> None:
-    """Save the state of the spike recorder in the host's checkpoint, so that it need not warm up again after a resume."""
+    """Save the state of the spike recorder in the host's checkpoint, so that it need not warm up
+    again after a resume.
+    """
     if folder.is_dir():
         write_file(folder / _WATCH, encode(run.spikes().state_dict(), max_bytes=_MAX_BYTES))
 
 
 def load_watch(run: Run, folder: Path) -> None:
-    """Restore the state saved by `save_watch`. If there is none, the spike recorder starts fresh."""
+    """Restore the state saved by `save_watch`. If there is none, the spike recorder starts
+    fresh.
+    """
     try:
         state: Any = decode(read_small(folder / _WATCH, max_bytes=_MAX_BYTES))
         run.spikes().load_state_dict(state)
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _logger.warning("what the watch knew cannot be read from %s: %s; it learns anew", folder, error)
+        _logger.warning(
+            "what the watch knew cannot be read from %s: %s; it learns anew", folder, error
+        )
 
 
 def _numbers(text: str) -> list[int]:

@@ -2,26 +2,35 @@
 
     trainer = Trainer(…, callbacks=[SondeCallback("runs/x")])
 
-Trainer callbacks see neither batches nor losses before averaging. During training, the Trainer's `training_step` is
-therefore routed through the flight recorder, and the accelerator's `backward` is wrapped to read the loss; both are
-restored at the end. The gradient norm, the learning rate and the end of an update come from the recorder's own hooks.
-The Trainer's checkpoints and `report_to` are not affected.
+Trainer callbacks see neither batches nor losses before averaging. During training, the Trainer's
+`training_step` is therefore routed through the recorder, and the accelerator's `backward` is
+wrapped to read the loss; both are restored at the end. The gradient norm, the learning rate and the
+end of an update come from the recorder's own hooks. The Trainer's checkpoints and `report_to` are
+not affected.
 
-In a replay, the script runs as usual up to its first training step; nothing is saved, logged or evaluated before that.
+In a replay, the script runs as usual up to its first training step; nothing is saved, logged or
+evaluated before that.
 """
 
 import contextlib
-import sys
+import inspect
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from transformers import Trainer, TrainerCallback
 
-from sonde.flight.recorder import FlightRecorder
-from sonde.flight.samples import TAG, tag
-from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import Hosted, go_on, left_out, load_watch, note_checkpoint, save_watch
+from sonde.integrations.hosts import (
+    Hosted,
+    load_watch,
+    note_checkpoint,
+    resume_recording,
+    save_watch,
+    skip_list_of,
+)
+from sonde.recorder.options import OnEvent, RecorderOptions
+from sonde.recorder.recorder import Recorder
+from sonde.recorder.samples import TAG, tag
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 
@@ -32,12 +41,19 @@ _OWN: Final = "sonde"
 """The key under which a batch stores the Trainer's own values that a replay needs."""
 
 
-class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
+# transformers is Any to the type checker
+class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
     """A callback that records one Trainer into one run directory."""
 
-    def __init__(self, directory: str | Path, *, settings: FlightSettings | None = None) -> None:
-        """`settings` says what the flight recorder watches for and keeps."""
-        super().__init__("transformers", OLDEST, directory, settings)
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        on_event: OnEvent = "record",
+        options: RecorderOptions | None = None,
+    ) -> None:
+        """`on_event` and `options` are those of a `Recorder`."""
+        super().__init__("transformers", OLDEST, directory, on_event, options)
         self._model: Any = None
         self._num_micro = 1
         self._ids: Any = None
@@ -50,24 +66,32 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run and start recording."""
         self._end()
+        if self._is_off:
+            return
         trainer = self._trainer = _trainer_above()
         if order_of_process() is not None:
             _silence(trainer)
-        self.run = Run(self._directory, settings=trainer.args.to_sanitized_dict(), seeds={"torch": trainer.args.seed})
+        self.run = Run(
+            self._directory,
+            config=trainer.args.to_sanitized_dict(),
+            seeds={"torch": trainer.args.seed},
+        )
         self._training_step = self._wrap(trainer, "training_step", self._watched_step)
         self._backward = self._wrap(trainer.accelerator, "backward", self._watched_backward)
-        tag(kwargs.get("train_dataloader"), left_out(self.run))
+        tag(kwargs.get("train_dataloader"), skip_list_of(self.run))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Complete the update, also if a gradient scaler skipped it."""
-        if self._flight is not None:
-            self._flight.after_update()
+        if self._recorder is not None:
+            self._recorder.end_update()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what the Trainer logs into the run."""
         if self.run is not None and state.is_world_process_zero:
             logs = kwargs.get("logs") or {}
-            numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+            numbers = {
+                name: value for name, value in logs.items() if isinstance(value, (int, float))
+            }
             self.run.logger.log(step=state.global_step, data=numbers)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -81,51 +105,64 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
         """Stop recording and close the run."""
         self._end()
 
-    def _watched_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _watched_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Replaces the Trainer's `training_step`."""
-        if args or kwargs:  # a subclass with more arguments: its step cannot be replayed, so it is only passed through
+        # a subclass with more arguments: its step cannot be replayed, so it is only passed through
+        if args or kwargs:
             return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
         trainer = self._trainer
-        flight = self._flight or self._begin(model)
+        recorder = self._recorder or self._begin(model)
         self._ids = inputs.pop(TAG, None)
-        num_micro = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        num_micro = getattr(
+            trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps
+        )
         rows = None if num_items_in_batch is None else _num_rows(inputs)
         is_last = bool(trainer.accelerator.sync_gradients)
         own = {"items": num_items_in_batch, "micro": num_micro, "last": is_last, "rows": rows}
-        return flight.step(self._step, {**inputs, _OWN: own})
+        return recorder.step(self._step, {**inputs, _OWN: own})
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Replaces the accelerator's `backward`. The loss is that of one micro-batch."""
-        if self._flight is not None:
-            self._flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
+        if self._recorder is not None:
+            self._recorder.loss(loss if self._num_micro == 1 else loss * self._num_micro)
         self._backward(loss, **kwargs)
 
-    def _begin(self, model: Any) -> FlightRecorder:
-        trainer, num_updates = self._trainer, self._trainer.state.global_step
+    def _begin(self, model: Any) -> Recorder:
+        trainer = self._trainer
+        num_updates = self._trainer.state.global_step
         decode = getattr(trainer.processing_class, "decode", None)
         scaler = getattr(trainer.accelerator, "scaler", None)
         assert self.run is not None
-        self._model, self._num_micro = model, 1
-        self._flight = FlightRecorder(
+        self._model = model
+        self._num_micro = 1
+        self._recorder = Recorder(
             self.run,
             model,
             getattr(trainer.optimizer, "optimizer", trainer.optimizer),
             decode=decode,
             sample_ids=lambda _: self._ids,
-            settings=self._settings,
+            on_event=self._on_event,
+            options=self._options,
             scheduler=trainer.lr_scheduler,
             **({} if scaler is None else {"scaler": scaler}),
         )
         if num_updates and not self.run.is_replay:
-            go_on(self._flight, num_updates)
+            resume_recording(self._recorder, num_updates)
             load_watch(self.run, _checkpoint(trainer.args, trainer.state))
-        return self._flight
+        return self._recorder
 
     def _step(self, batch: dict[str, Any]) -> Any:
-        """Process one micro-batch. In a replay this includes the update, which the Trainer otherwise makes."""
-        trainer, model, inputs = self._trainer, self._model, dict(batch)
+        """Process one micro-batch. In a replay this includes the update, which the Trainer
+        otherwise makes.
+        """
+        trainer = self._trainer
+        model = self._model
+        inputs = dict(batch)
         own = inputs.pop(_OWN)
-        num_items, is_last = own["items"], own["last"]
+        num_items = own["items"]
+        is_last = own["last"]
         self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]
         if self.run is None or not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
@@ -147,17 +184,19 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
 
 def _trainer_above() -> Any:
     """Find the calling Trainer on the stack, because callbacks do not receive it."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, Trainer):
             return caller
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+        frame = frame.f_back
     raise RuntimeError("SondeCallback must be called by a transformers.Trainer")
 
 
 def _silence(trainer: Any) -> None:
-    """Remove all trackers and disable saving and evaluation; the process will end at its first step."""
+    """Remove all trackers and disable saving and evaluation; the process will end at its first
+    step.
+    """
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__module__.startswith("transformers.integrations"):
             trainer.remove_callback(callback)
@@ -165,7 +204,9 @@ def _silence(trainer: Any) -> None:
 
 
 def _num_rows(inputs: Any) -> int:
-    return next((len(one) for one in inputs.values() if isinstance(one, torch.Tensor) and one.dim()), 0)
+    return next(
+        (len(one) for one in inputs.values() if isinstance(one, torch.Tensor) and one.dim()), 0
+    )
 
 
 def _checkpoint(args: Any, state: Any) -> Path:

@@ -2,19 +2,19 @@
 
     trainer = Trainer(…, callbacks=[SondeCallback("runs/x", decode=tokenizer.decode)])
 
-During `fit`, what Lightning does with a batch is routed through the flight recorder: forward, backward, clipping and
-the optimizer step, with automatic or manual optimization. The loss comes from `on_before_backward`. The strategy's
-`process_dataloader` and `save_checkpoint` are wrapped to observe the training data and checkpoints. Everything is
-restored at the end.
+During `fit`, what Lightning does with a batch is routed through the recorder: forward,
+backward, clipping and the optimizer step, with automatic or manual optimization. The loss comes
+from `on_before_backward`. The strategy's `process_dataloader` and `save_checkpoint` are wrapped to
+observe the training data and checkpoints. Everything is restored at the end.
 
-Lightning's checkpoints contain neither random generators nor the position in the epoch. The callback's state does, so
-that resuming in the middle of an epoch sees the right samples.
+Lightning's checkpoints contain neither random generators nor the position in the epoch. The
+callback's state does, so that resuming in the middle of an epoch sees the right samples.
 """
 
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,17 +23,25 @@ from typing import Any, Final
 import torch
 
 from sonde import ranks
-from sonde.flight.recorder import FlightRecorder
-from sonde.flight.samples import BatchOrder, follow
-from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import Hosted, go_on, left_out, note_checkpoint, require
+from sonde.integrations.hosts import (
+    Hosted,
+    note_checkpoint,
+    require,
+    resume_recording,
+    skip_list_of,
+)
+from sonde.recorder.options import OnEvent, RecorderOptions
+from sonde.recorder.recorder import Recorder
+from sonde.recorder.samples import BatchOrder, follow
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 
 # A trainer of one package rejects callbacks of the other, so use the one that is already imported.
-if ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None:
+if ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec(
+    "lightning"
+) is None:
     from pytorch_lightning import Callback
     from pytorch_lightning.loggers import Logger
 
@@ -54,7 +62,9 @@ _OWN: Final = frozenset((_INDEX, _LAST))
 
 
 class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type checker
-    """A Lightning logger that writes into a run; shared with a `SondeCallback` that uses the same directory."""
+    """A Lightning logger that writes into a run; shared with a `SondeCallback` that uses the same
+    directory.
+    """
 
     name = "sonde"
     version = ""
@@ -71,7 +81,7 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
     def open(self, settings: Mapping[str, Any], rank: int, world_size: int) -> Run:
         """Open the run if necessary and return it."""
         if self._run is None:
-            self._run = Run(self.save_dir, settings=dict(settings), rank=rank, world_size=world_size)
+            self._run = Run(self.save_dir, config=dict(settings), rank=rank, world_size=world_size)
         return self._run
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -82,11 +92,14 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log one record."""
         if ranks.rank() == 0:
-            self.open(self._hparams, 0, ranks.world_size()).logger.log(step=step or 0, data=dict(metrics))
+            self.open(self._hparams, 0, ranks.world_size()).logger.log(
+                step=step or 0, data=dict(metrics)
+            )
 
     def finalize(self, status: str) -> None:
         """Close the run."""
-        run, self._run = self._run, None
+        run = self._run
+        self._run = None
         if run is not None:
             run.close(status=FAILED if status == "failed" else FINISHED)
 
@@ -99,10 +112,11 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         directory: str | Path,
         *,
         decode: Callable[[list[int]], str] | None = None,
-        settings: FlightSettings | None = None,
+        on_event: OnEvent = "record",
+        options: RecorderOptions | None = None,
     ) -> None:
-        """`decode` converts tokens to text; `settings` says what the flight recorder watches for and keeps."""
-        super().__init__(_PACKAGE, OLDEST, directory, settings)
+        """`decode` converts tokens to text. `on_event` and `options` are those of a `Recorder`."""
+        super().__init__(_PACKAGE, OLDEST, directory, on_event, options)
         self._decode = decode
         self._order: BatchOrder | None = None
         self._numbers: Sequence[int] | None = None
@@ -114,13 +128,21 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         if stage != "fit":
             return
         self._end()
-        self._trainer, self._order = trainer, None
+        if self._is_off:
+            return
+        self._trainer = trainer
+        self._order = None
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
         logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
         if logger is not None and Path(logger.save_dir).absolute() == self._directory.absolute():
             self.run = logger.open(hparams, trainer.global_rank, trainer.world_size)
         else:
-            self.run = Run(self._directory, settings=hparams, rank=trainer.global_rank, world_size=trainer.world_size)
+            self.run = Run(
+                self._directory,
+                config=hparams,
+                rank=trainer.global_rank,
+                world_size=trainer.world_size,
+            )
         epoch_loop = trainer.fit_loop.epoch_loop
         self._automatic = self._wrap(epoch_loop.automatic_optimization, "run", self._run_automatic)
         self._manual = self._wrap(epoch_loop.manual_optimization, "run", self._run_manual)
@@ -132,9 +154,11 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Record the loss, which Lightning has divided by the number of accumulated batches."""
-        if self._flight is not None:
+        if self._recorder is not None:
             num = trainer.accumulate_grad_batches
-            self._flight.loss(loss * num if pl_module.automatic_optimization and num > 1 else loss)
+            self._recorder.loss(
+                loss * num if pl_module.automatic_optimization and num > 1 else loss
+            )
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop recording and close the run."""
@@ -148,13 +172,15 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             self.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resume needs and Lightning does not save: the position in the epoch, the generators of every rank, and the spike recorder's state."""
+        """Return what a resume needs and Lightning does not save: the position in the epoch, the
+        generators of every rank, and the spike recorder's state.
+        """
         if self.run is None:
             return {}
         return {
             "order": None if self._order is None else self._order.state_dict(),
             "ranks": ranks.gather(generators()),
-            "spikes": self.run.spikes().state_dict() if self._flight is not None else None,
+            "spikes": self.run.spikes().state_dict() if self._recorder is not None else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -162,10 +188,12 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         self._loaded = state_dict or None
 
     def _process_dataloader(self, dataloader: Any) -> Any:
-        """Replaces the strategy's `process_dataloader`, which Lightning calls for every loader before iterating it."""
+        """Replaces the strategy's `process_dataloader`, which Lightning calls for every loader
+        before iterating it.
+        """
         found = self._process(dataloader)
         if self._trainer.training and self.run is not None:
-            self._order = follow(found, left_out(self.run))
+            self._order = follow(found, skip_list_of(self.run))
             if self._order is not None and self._loaded is not None and self._loaded.get("order"):
                 self._order.load_state_dict(self._loaded["order"])
         return found
@@ -175,15 +203,24 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         if self.run is not None and self.run.rank == 0 and not self.run.is_replay:
             note_checkpoint(self.run, _HOST, self._trainer.global_step, filepath)
 
-    def _run_automatic(self, optimizer: Any, batch_idx: int, kwargs: "OrderedDict[str, Any]") -> Any:
+    def _run_automatic(
+        self, optimizer: Any, batch_idx: int, kwargs: "OrderedDict[str, Any]"
+    ) -> Any:
         return self._step(kwargs, batch_idx, partial(self._automatic, optimizer))
 
     def _run_manual(self, kwargs: "OrderedDict[str, Any]") -> Any:
-        return self._step(kwargs, self._trainer.fit_loop.epoch_loop.batch_idx, lambda _, given: self._manual(given))
+        return self._step(
+            kwargs,
+            self._trainer.fit_loop.epoch_loop.batch_idx,
+            lambda _, given: self._manual(given),
+        )
 
-    def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
+    def _step(
+        self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]
+    ) -> Any:
         """Route everything that Lightning does with one batch through the recorder."""
-        trainer, flight = self._trainer, self._flight or self._begin(self._trainer.strategy.model)
+        trainer = self._trainer
+        recorder = self._recorder or self._begin(self._trainer.strategy.model)
         self._numbers = None if self._order is None else self._order.taken()
         place = next(iter(kwargs))
         whole = kwargs[place]
@@ -191,61 +228,74 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         batch = {
             **(whole if is_dict else {_BATCH: whole}),
             _INDEX: batch_idx,
-            _LAST: not trainer.fit_loop._should_accumulate(),
+            # Lightning has no public way to ask whether this batch completes an update.
+            _LAST: not trainer.fit_loop._should_accumulate(),  # noqa: SLF001
         }
         outputs: list[Any] = []
 
         def step(given: dict[str, Any]) -> Any:
-            own = {name: one for name, one in given.items() if name not in _OWN} if is_dict else given[_BATCH]
+            own = (
+                {name: one for name, one in given.items() if name not in _OWN}
+                if is_dict
+                else given[_BATCH]
+            )
             named = OrderedDict({**kwargs, place: own})
             if "batch_idx" in named:
                 named["batch_idx"] = given[_INDEX]
-            with (
-                self._once_more(given, flight.parts.watch.stops_at)
-                if flight.parts.watch.stops_at or flight.parts.run.is_replay
-                else nullcontext()
-            ):
+            if not recorder.is_repeating:
+                outputs.append(make(given[_INDEX], named))
+                return
+            with self._once_more(given, moves=recorder.run.is_replay):
                 outputs.append(make(given[_INDEX], named))
 
-        flight.step(step, batch)
+        recorder.step(step, batch)
         return outputs[-1]
 
     @contextmanager
-    def _once_more(self, given: Mapping[str, Any], stops: Any) -> Iterator[None]:
-        """Replay a batch within the block: nothing is logged, and the optimizer steps only where it did originally."""
-        module, loop = self._trainer.lightning_module, self._trainer.fit_loop
+    def _once_more(self, given: Mapping[str, Any], *, moves: bool) -> Iterator[None]:
+        """Replay a batch within the block: nothing is logged, and the optimizer steps only where it
+        did originally.
+        """
+        module = self._trainer.lightning_module
+        loop = self._trainer.fit_loop
         replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
         module.log = module.log_dict = lambda *_, **__: None
-        loop._should_accumulate = lambda: bool(stops) or not given[_LAST]
+        loop._should_accumulate = lambda: not moves or not given[_LAST]  # noqa: SLF001
         try:
             yield
         finally:
             for name, owner in replaced.items():
                 owner.__dict__.pop(name, None)
 
-    def _begin(self, model: Any) -> FlightRecorder:
-        trainer, run = self._trainer, self.run
+    def _begin(self, model: Any) -> Recorder:
+        trainer = self._trainer
+        run = self.run
         assert run is not None
         first, *others = trainer.optimizers
         named: dict[str, Any] = {f"optimizer_{at}": one for at, one in enumerate(others, 1)}
-        named |= {f"scheduler_{at}": one.scheduler for at, one in enumerate(trainer.lr_scheduler_configs)}
+        named |= {
+            f"scheduler_{at}": one.scheduler for at, one in enumerate(trainer.lr_scheduler_configs)
+        }
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         named |= {} if scaler is None else {"scaler": scaler}
-        self._flight = FlightRecorder(
+        self._recorder = Recorder(
             run,
             model,
             first,
             decode=self._decode,
             sample_ids=lambda batch: self._numbers or batch.get("sample_ids"),
-            settings=self._settings,
+            on_event=self._on_event,
+            options=self._options,
             **named,
         )
-        loaded, self._loaded = self._loaded, None
+        loaded = self._loaded
+        self._loaded = None
         if loaded is not None and not run.is_replay:
-            go_on(self._flight, trainer.global_step)
+            resume_recording(self._recorder, trainer.global_step)
             if loaded.get("spikes"):
                 run.spikes().load_state_dict(loaded["spikes"])
-            of_ranks, own = loaded["ranks"], ranks.rank()
+            of_ranks = loaded["ranks"]
+            own = ranks.rank()
             if own < len(of_ranks):
                 set_generators(of_ranks[own])
-        return self._flight
+        return self._recorder

@@ -1,4 +1,5 @@
-"""The backend interface: something that takes records. To add a backend, write a class with one method.
+"""The backend interface: something that takes records. To add a backend, write a class with one
+method.
 
     class Printer(Backend):
         def write(self, record: Record) -> None:
@@ -11,18 +12,21 @@ A record is a dict that is passed to every backend; no backend may change it:
     METADATA    timestamp, elapsedtime, datetime, type, rank, metric, metadata
     INFO        timestamp, elapsedtime, datetime, type, rank, data (the given object, of any type)
 
-LOG data contains no tensors any more. The logger catches and counts what a backend raises, and logs it once.
+LOG data contains no tensors any more. The logger catches and counts what a backend raises, and logs
+it once.
 
-A backend that can be slow (a tracker, event files) derives from `QueuedBackend` and works in its own thread, behind a
-bounded queue. Queuing a record costs a few microseconds and never waits. When the queue is full, the newest record is
-dropped and counted in `num_lost`: a slow tracker loses points, but training is not affected. `flush` waits until
-everything queued before it has been sent, at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream
-has it all. After a fork the child has no such thread: its records are dropped and counted, and the parent's tracker is
-not disturbed.
+A backend that can be slow (a tracker, event files) derives from `QueuedBackend` and works in its
+own thread, behind a bounded queue. Queuing a record costs a few microseconds and never waits. When
+the queue is full, the newest record is dropped and counted in `num_lost`: a slow tracker loses
+points, but training is not affected. `flush` waits until everything queued before it has been sent,
+at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream has it all. After a fork
+the child has no such thread: its records are dropped and counted, and the parent's tracker is not
+disturbed.
 
-Backends written for NVIDIA's DLLogger work too: they have `verbosity`, `log(timestamp, elapsedtime, step, data)`,
-`metadata(timestamp, elapsedtime, metric, metadata)` and often `flush()`. They receive what `info` records at the step
-"PARAMETER", as is customary for DLLogger.
+Backends written for DLLogger work too: they have `verbosity`, `log(timestamp, elapsedtime, step,
+data)`, `metadata(timestamp, elapsedtime, metric, metadata)` and often `flush()`. Those of TCAP have
+`info(timestamp, data)`; those of NVIDIA receive what `info` records at the step "PARAMETER", as is
+customary there.
 """
 
 import datetime
@@ -50,7 +54,9 @@ Record: TypeAlias = dict[str, Any]
 QUEUE_RECORDS: Final = 10_000
 """Maximum number of queued records before new ones are dropped."""
 FLUSH_SECONDS: Final = 30.0
-"""Give up a flush after this many seconds: a tracker that hangs must not delay the end of training."""
+"""Give up a flush after this many seconds: a tracker that hangs must not delay the end of
+training.
+"""
 
 _logger = logging.getLogger("sonde")
 
@@ -95,13 +101,15 @@ class _Mean:
 
 
 class Pace:
-    """Passes one record in `every_n`, or the first and one per `every_seconds`; with both, whichever is due first.
+    """Passes one record in `every_n`, or the first and one per `every_seconds`; with both,
+    whichever is due first.
 
-    No record is hidden: the numbers of those held back are averaged into the next one written.
-    A written record represents all since the previous one: a number is their mean, anything else the last value given. It
-    has the step and the times of the last of them, and every key that any of them had. Pending values are written on
-    `take`, and when the shape of the step changes (an iteration, then an epoch's summary). They never mix with records
-    whose step is a name or empty; those pass unchanged.
+    No record is hidden: the numbers of those held back are averaged into the next one written. A
+    written record represents all since the previous one: a number is their mean, anything else the
+    last value given. It has the step and the times of the last of them, and every key that any of
+    them had. Pending values are written on `take`, and when the shape of the step changes (an
+    iteration, then an epoch's summary). They never mix with records whose step is a name or empty;
+    those pass unchanged.
     """
 
     def __init__(self, *, every_n: int | None = None, every_seconds: float | None = None) -> None:
@@ -118,12 +126,18 @@ class Pace:
         self._due = -math.inf  # the first record passes immediately, to show that the run is alive
 
     def admit(self, record: Record) -> list[Record]:
-        """Return what to write for `record`: nothing, only itself, or means of what was held back."""
+        """Return what to write for `record`: nothing, only itself, or means of what was held
+        back.
+        """
         shape = len(step_numbers(record["step"]))
         with self._lock:
             if not shape:
                 return [*self._emit(), record]
-            out = self._emit() if self._last is not None and len(step_numbers(self._last["step"])) != shape else []
+            out = (
+                self._emit()
+                if self._last is not None and len(step_numbers(self._last["step"])) != shape
+                else []
+            )
             self._hold(record)
             return [*out, *self._emit()] if self._is_due() else out
 
@@ -173,18 +187,22 @@ class Backend(ABC):
     ) -> None:
         """The options of every backend: its level, how often it writes, and on which ranks.
 
-        Of LOG records, one in `every_n` or one every `every_seconds` is written; its numbers are means over all since
-        the previous one. `all_ranks` says whether every rank writes or only rank 0; None is the backend's default.
+        Of LOG records, one in `every_n` or one every `every_seconds` is written; its numbers are
+        means over all since the previous one. `all_ranks` says whether every rank writes or only
+        rank 0; None is the backend's default.
         """
         try:
             self.verbosity = Verbosity(verbosity)
         except ValueError:
             raise SettingError(
-                f"{verbosity!r} is no verbosity", hint="use Verbosity.OFF, Verbosity.DEFAULT or Verbosity.VERBOSE"
+                f"{verbosity!r} is no verbosity",
+                hint="use Verbosity.OFF, Verbosity.DEFAULT or Verbosity.VERBOSE",
             ) from None
         self.all_ranks = self.ALL_RANKS if all_ranks is None else all_ranks
         self.pace = (
-            None if every_n is None and every_seconds is None else Pace(every_n=every_n, every_seconds=every_seconds)
+            None
+            if every_n is None and every_seconds is None
+            else Pace(every_n=every_n, every_seconds=every_seconds)
         )
         self._num_lost = 0
         self._reported = False
@@ -197,7 +215,9 @@ class Backend(ABC):
         """Write one record of any type."""
 
     def write_numbers(self, record: Record) -> None:
-        """Write one LOG record whose step consists of integers and whose data are finite numbers: the common case."""
+        """Write one LOG record whose step consists of integers and whose data are finite numbers:
+        the common case.
+        """
         self.write(record)
 
     def flush(self) -> None:  # noqa: B027  most backends do not buffer
@@ -216,7 +236,11 @@ class Backend(ABC):
         self._num_lost += num_records
         if not self._reported:
             self._reported = True
-            cause = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
+            cause = (
+                f"{type(reason).__name__}: {reason}"
+                if isinstance(reason, BaseException)
+                else reason
+            )
             _logger.warning("%s loses records: %s. Training goes on", type(self).__name__, cause)
 
 
@@ -249,7 +273,9 @@ class QueuedBackend(Backend):
             self.lose(1, "it was closed, or belongs to the process this one was forked from")
             return
         # The caller may change its dict after `log` has returned.
-        self._queue.put({**record, "data": dict(record["data"])} if record["type"] == "LOG" else record)
+        self._queue.put(
+            {**record, "data": dict(record["data"])} if record["type"] == "LOG" else record
+        )
 
     def flush(self) -> None:
         """Wait until everything queued so far has been sent."""
@@ -267,7 +293,8 @@ class QueuedBackend(Backend):
         self.flush()
         with self._thread_lock:
             self._closed = True
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
         if thread is not None and thread.is_alive():
             self._queue.put(None)
             thread.join(FLUSH_SECONDS)
@@ -297,19 +324,24 @@ class QueuedBackend(Backend):
                     self.send(item)
                 if isinstance(item, threading.Event) or self._queue.empty():
                     self.rest()
-            except Exception as error:  # noqa: BLE001  a tracker may raise anything, and must not end the thread
+            except Exception as error:  # noqa: BLE001
+                # a tracker may raise anything, and must not end the thread
                 self.lose(1, error)
             if isinstance(item, threading.Event):
                 item.set()
 
 
 def as_backend(backend: Any) -> Backend:
-    """Return a backend as it is, wrapping one written for DLLogger; raise SettingError for anything else."""
+    """Return a backend as it is, wrapping one written for DLLogger; raise SettingError for anything
+    else.
+    """
     if isinstance(backend, Backend):
         return backend
     if callable(getattr(backend, "log", None)) and callable(getattr(backend, "metadata", None)):
         return ForeignBackend(backend)
-    raise SettingError(f"{backend!r} is no backend", hint="give backends: Logger([StdOutBackend()])")
+    raise SettingError(
+        f"{backend!r} is no backend", hint="give backends: Logger([StdOutBackend()])"
+    )
 
 
 def as_parameters(data: Any) -> Any:
@@ -329,10 +361,13 @@ class ForeignBackend(Backend):
 
     def write(self, record: Record) -> None:
         """Call the method of the old backend that belongs to the record's kind."""
-        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  local time without a zone, as in DLLogger
+        # local time without a zone, as in DLLogger
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006
         elapsed = record["elapsedtime"]
         if record["type"] == METADATA:
             self._backend.metadata(when, elapsed, record["metric"], record["metadata"])
+        elif record["type"] == INFO and hasattr(self._backend, "info"):  # TCAP's have it
+            self._backend.info(when, record["data"])
         elif record["type"] == INFO:
             self._backend.log(when, elapsed, "PARAMETER", as_parameters(record["data"]))
         else:

@@ -1,19 +1,21 @@
-"""Convert whatever a training script logs to values that any backend can take, without waiting for a device.
+"""Convert whatever a training script logs to values that any backend can take, without waiting for
+a device.
 
-Numbers, strings, None and numpy values stay unchanged. A CPU tensor immediately becomes the number or nested list it
-holds; a very large one becomes a line that describes it. Lists, tuples and dicts are searched, and left alone if they
-contain no tensor. Nothing here raises or waits.
+Numbers, strings, None and numpy values stay unchanged. A CPU tensor immediately becomes the number
+or nested list it holds; a very large one becomes a line that describes it. Lists, tuples and dicts
+are searched, and left alone if they contain no tensor. Nothing here raises or waits.
 
-A training step enqueues work on the device and continues; reading a loss immediately would wait for all of it.
-`begin_copy` enqueues a copy to (pinned) host memory behind that work and returns. The copy holds the value that the
-tensor had at that point in the device's order, whatever happens to the tensor afterwards. `Copy.is_ready` checks
-without waiting.
+A training step enqueues work on the device and continues; reading a loss immediately would wait for
+all of it. `begin_copy` enqueues a copy to (pinned) host memory behind that work and returns. The
+copy holds the value that the tensor had at that point in the device's order, whatever happens to
+the tensor afterwards. `Copy.is_ready` checks without waiting.
 
-A record with a device tensor is written when its copy has arrived, and every later record waits behind it. The queue
-advances at the next `log`, at `flush`, and otherwise within `DELAY_SECONDS` through a thread that lives only while
-something waits. At `MAX_WAITING` records it waits for the device instead of growing. A kill can lose only the records
-in this queue: those logged within the last `DELAY_SECONDS`, and those whose values the device had not computed yet. A
-record logged while nothing waits is on disk when `log` returns, as always.
+A record with a device tensor is written when its copy has arrived, and every later record waits
+behind it. The queue advances at the next `log`, at `flush`, and otherwise within `DELAY_SECONDS`
+through a thread that lives only while something waits. At `MAX_WAITING` records it waits for the
+device instead of growing. A kill can lose only the records in this queue: those logged within the
+last `DELAY_SECONDS`, and those whose values the device had not computed yet. A record logged while
+nothing waits is on disk when `log` returns, as always.
 
 torch is not imported here: whoever has a tensor has already imported it.
 """
@@ -30,7 +32,9 @@ from sonde.records.values import is_tensor_type
 
 PLAIN_TYPES: Final = frozenset({float, int, str, bool, type(None)})
 MAX_ELEMENTS: Final = 100_000
-"""Larger tensors are described in the record instead of written into it: use the probe to keep tensors."""
+"""Larger tensors are described in the record instead of written into it: use the probe to keep
+tensors.
+"""
 DELAY_SECONDS: Final = 0.05
 MAX_WAITING: Final = 1000
 _MAX_DEPTH: Final = 16
@@ -47,7 +51,8 @@ class Copy:
         """Return whether the value has arrived. Never waits."""
         try:
             return bool(self._event.query())
-        except Exception:  # noqa: BLE001  a failed device raises again when the value is read, and that is recorded
+        except Exception:  # noqa: BLE001
+            # a failed device raises again when the value is read, and that is recorded
             return True
 
     def value(self) -> object:
@@ -60,11 +65,14 @@ class Copy:
 
 
 def begin_copy(tensor: Any) -> Copy:
-    """Start copying a device tensor to the host. Raises what torch raises if the device has no events."""
+    """Start copying a device tensor to the host. Raises what torch raises if the device has no
+    events.
+    """
     torch = sys.modules["torch"]
     device = tensor.device
     module = torch.get_device_module(device)
-    host = tensor.detach().to("cpu", non_blocking=True)  # torch itself pins the host memory of such a copy
+    # torch itself pins the host memory of such a copy
+    host = tensor.detach().to("cpu", non_blocking=True)
     event = module.Event()
     stream = getattr(module, "current_stream", None)
     if stream is None:
@@ -120,14 +128,18 @@ class Unpacked:
             return tensor.detach().tolist()
         try:
             copy = begin_copy(tensor)
-        except Exception:  # noqa: BLE001  a device without events may raise anything; then waiting is better than losing the value
+        except Exception:  # noqa: BLE001
+            # a device without events may raise anything; then waiting is better than losing the
+            # value
             return tensor.detach().tolist()
         self.copies.append(copy)
         return copy
 
 
 def arrived(value: Any) -> Any:
-    """Return `value` with every copy in it resolved, waiting for those that have not arrived. Never raises."""
+    """Return `value` with every copy in it resolved, waiting for those that have not arrived. Never
+    raises.
+    """
     if isinstance(value, dict):
         return {key: arrived(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -150,7 +162,9 @@ class DeferredRecords:
         self._process = os.getpid()
 
     def add(self, record: Record, verbosity: int, copies: Sequence[Copy]) -> None:
-        """Write the record in its turn: immediately if nothing is waiting and it has no pending copies."""
+        """Write the record in its turn: immediately if nothing is waiting and it has no pending
+        copies.
+        """
         with self._lock:
             if os.getpid() != self._process:
                 # Forked: the waiting records belong to the parent, which will write them.
@@ -165,7 +179,9 @@ class DeferredRecords:
             if len(self._waiting) > MAX_WAITING:
                 self._write_first()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="sonde-deferred", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name="sonde-deferred", daemon=True
+                )
                 self._thread.start()
 
     def flush(self) -> None:

@@ -1,25 +1,17 @@
-"""Find the files of a log, and read their lines, from any supported logger, as records.
+"""Find the files of a log, and read their lines as records.
 
-    {"timestamp": …                     ours: a plain JSON object
-    DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
-    TCAPPDLL {"timestamp": "…", …       TCAP_DLLogger: `data` is the repr of a dict of strings
-    INFO {"local_rank": 0, …            TCAP_DLLogger's info
+A line is a plain JSON object, as sonde writes it, or a line of another logger (foreign_lines.py).
 
-TCAP's texts are converted back to the original values (`'0.01'` to 0.01, `'nan'` to NaN, `'[16, 3]'` to a list,
-`'tensor(1.5)'` to 1.5) with `ast.literal_eval`, which reads literals and runs no code; anything else stays text. Its
-`QA.loss` and `QA.speed` get back the names they were logged under, `loss` and `speed`.
+Other loggers do not write their rank, but their users put it into the name: `dllogger_rank3.log`,
+`log.rank3.jsonl`.
 
-Other loggers do not write their rank, but their users put it into the name: `dllogger_rank3.log`, `log.rank3.jsonl`.
-
-TCAP's INFO has no timestamp, only a local time without a zone: it is taken as that of the machine that reads it.
+TCAP's INFO has no timestamp, only a local time without a zone: it is taken as that of the machine
+that reads it.
 """
 
-import ast
 import datetime
 import glob
 import heapq
-import json
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -30,6 +22,7 @@ import msgspec
 
 from sonde.errors import RunError, RunNotFound
 from sonde.log.backend import INFO, LOG, METADATA
+from sonde.log.foreign_lines import read_foreign_line
 from sonde.records import layout
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
@@ -40,21 +33,16 @@ from sonde.records.values import decode
 GAP: Final = "GAP"
 """The record that says how many records were lost (records/append.py)."""
 
-PREFIXES: Final = (b"DLLL ", b"TCAPPDLL ", b"INFO ")
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a glob or a run directory, or a list of them."""
 
 _RANK: Final = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
-_TCAP: Final = b"TCAPPDLL "
-_RENAMED: Final = {"QA.loss": "loss", "QA.speed": "speed"}
-_NON_FINITE: Final = {"nan": math.nan, "inf": math.inf}
-_TENSOR: Final = re.compile(r"tensor\((.*?)(?:, (?:device|dtype|grad_fn|requires_grad|size|layout)=.*)?\)", re.DOTALL)
-_SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
-_MAX_LITERAL: Final = 1_000_000
 
 
 def find_log_files(source: Source) -> list[Path]:
-    """Return the log files that `source` refers to, without duplicates. Raises RunNotFound if there are none."""
+    """Return the log files that `source` refers to, without duplicates. Raises RunNotFound if there
+    are none.
+    """
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found: dict[Path, None] = {}
     for one in sources:
@@ -72,9 +60,13 @@ def run_directory(source: Source) -> Path | None:
 
 
 def _not_a_link(path: Path) -> Path:
-    """Return `path`; raise if it is a link, as links inside a run could lead anywhere. User-named links are fine."""
+    """Return `path`; raise if it is a link, as links inside a run could lead anywhere. User-named
+    links are fine.
+    """
     if path.is_symlink():
-        raise RunError(f"{path} is a link, not a regular file", hint="name the log itself to read it")
+        raise RunError(
+            f"{path} is a link, not a regular file", hint="name the log itself to read it"
+        )
     return path
 
 
@@ -82,14 +74,19 @@ def _find_one(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
         files = [_not_a_link(file.path) for file in RunLayout(path).record_files(layout.LOG)]
-        files = files or sorted(one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file())
+        files = files or sorted(
+            one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file()
+        )
     elif path.exists():
         files = [path]
     else:
-        files = [file for match in sorted(glob.glob(name, recursive=True)) for file in _find_one(match)]
+        files = [
+            file for match in sorted(glob.glob(name, recursive=True)) for file in _find_one(match)
+        ]
     if not files:
         raise RunNotFound(
-            f"there is no log at {name}", hint="give a log file, a glob in quotes, or the directory of a run"
+            f"there is no log at {name}",
+            hint="give a log file, a glob in quotes, or the directory of a run",
         )
     return files
 
@@ -107,7 +104,9 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The metric that a METADATA record is about."""
     rank: int = 0
     timestamp: float | None = None
-    """Seconds since the epoch; derived from `datetime` if the writer gave no timestamp (TCAP's INFO)."""
+    """Seconds since the epoch; derived from `datetime` if the writer gave no timestamp (TCAP's
+    INFO).
+    """
     elapsedtime: float | None = None
     """Seconds since the logger started; None if the writer does not say."""
     datetime: str | None = None
@@ -115,7 +114,9 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile:
-    """A log file: its blocks of lines, and the records in them. Lines that are not records are counted."""
+    """A log file: its blocks of lines, and the records in them. Lines that are not records are
+    counted.
+    """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.scanner = LineScanner(path, offset=offset)
@@ -127,7 +128,9 @@ class LogFile:
         """Number of records that could not be written, according to GAP records."""
 
     def blocks(self, *, tail: bool = True) -> Iterator[bytes]:
-        """Yield blocks of whole lines. `tail` adds a last line without a newline, which may be complete."""
+        """Yield blocks of whole lines. `tail` adds a last line without a newline, which may be
+        complete.
+        """
         scanner = self.scanner
         with open_regular(scanner.path, follow=True) as file:
             yield from scanner.blocks(file)
@@ -154,10 +157,10 @@ class LogFile:
 def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
     """Return the record on `line`, or the number of lost records if it is a GAP.
 
-    `rank` is used for writers that do not record their own. Raises ValueError if this is not a line of a log.
+    `rank` is used for writers that do not record their own. Raises ValueError if this is not a line
+    of a log.
     """
-    prefix = b"" if line.startswith(b"{") else next((known for known in PREFIXES if line.startswith(known)), b"")
-    value = _foreign(line[len(prefix) :]) if prefix else decode(unseal(line))
+    value = decode(unseal(line)) if line.startswith(b"{") else read_foreign_line(line)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     kind = value.get("type")
@@ -168,30 +171,24 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         raise ValueError(f"a record of type {kind!r}, which no logger writes")
     written_rank = value.get("rank", value.get("local_rank"))
     local_time = value.get("datetime")
-    data = value.get("metadata" if kind == METADATA else "data")
     return LogRecord(
         type=kind,
         step=value.get("step"),
-        data=_unquoted(data) if prefix == _TCAP and kind == LOG else data,
+        data=value.get("metadata" if kind == METADATA else "data"),
         metric=metric if isinstance(metric := value.get("metric"), str) else None,
         rank=written_rank if isinstance(written_rank, int) else rank,
-        timestamp=_seconds(value["timestamp"]) if "timestamp" in value else _local_seconds(local_time),
+        timestamp=_seconds(value["timestamp"])
+        if "timestamp" in value
+        else _local_seconds(local_time),
         elapsedtime=_seconds(value.get("elapsedtime")),
         datetime=local_time if isinstance(local_time, str) else None,
     )
 
 
-def _foreign(line: bytes) -> object:
-    """Parse a line that is not ours: it has NaN unquoted, and the text "NaN" is text."""
-    try:
-        return json.loads(line)
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
-
-
 def _seconds(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]  # a line may contain anything: non-numbers raise
+        # a line may contain anything: non-numbers raise
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
 
@@ -202,42 +199,6 @@ def _local_seconds(local_time: object) -> float | None:
         return datetime.datetime.fromisoformat(str(local_time)).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def _unquoted(data: object) -> object:
-    """Convert TCAP's data, the text of a dict whose values are texts."""
-    values = _literal(data) if isinstance(data, str) else data
-    if not isinstance(values, dict):
-        return values
-    return {_RENAMED.get(name, name): _value(text) for name, text in values.items()}
-
-
-def _value(text: Any) -> object:
-    if not isinstance(text, str):
-        return text
-    match = _TENSOR.fullmatch(text) or _SIZE.fullmatch(text)
-    return _literal(match[1] if match else text)
-
-
-def _literal(text: str) -> object:
-    """Return the Python literal in `text`, including nan and inf; the text itself if it is not a literal."""
-    if len(text) > _MAX_LITERAL:
-        return text
-    try:
-        return ast.literal_eval(_with_non_finite(text) if "nan" in text or "inf" in text else text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text
-
-
-def _with_non_finite(text: str) -> ast.expr:
-    """Parse `text` as an expression, replacing the names nan and inf by their values."""
-    return _Numbers().visit(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]  # ast is loosely typed
-
-
-class _Numbers(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Replace nan and inf by constants."""
-        return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
 
 
 def merge_by_time(files: Sequence[Sequence[LogRecord]]) -> list[LogRecord]:

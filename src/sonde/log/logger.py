@@ -1,22 +1,26 @@
 """`Logger`: the three methods that a training loop calls, and the backends behind them.
 
-    logger = Logger([StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, "tmp.json")])
-    logger.metadata("speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"})
+    logger = Logger([StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE,
+        "tmp.json")])
+    logger.metadata("speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE":
+        "TRAIN"})
     logger.log(step=(epoch, iteration), data={"loss": loss, "speed": speed})
     logger.info(args)
 
-Nothing here raises into training, whatever the values, the disk or a backend do: lost records are counted per backend
-and reported once. With a JSON stream, records survive SIGKILL once `log` has returned, except those that wait for a
-device (see device.py). Threads may share a logger.
+Nothing here raises into training, whatever the values, the disk or a backend do: lost records are
+counted per backend and reported once. With a JSON stream, records survive SIGKILL once `log` has
+returned, except those that wait for a device (see device.py). Threads may share a logger.
 
-Cost: 4.5 µs of CPU per call with ten floats into a JSON stream on a busy machine. That is 1.6 times bare orjson and
-os.write of the same line, and a fifth of DLLogger's method with a flush per call (benchmarks/logger.py).
+Cost: 4.5 µs of CPU per call with ten floats into a JSON stream on a busy machine. That is 1.6 times
+bare orjson and os.write of the same line, and a fifth of DLLogger's method with a flush per call
+(benchmarks/logger.py).
 
-Each record has a rank and three times: `timestamp` in seconds since the epoch, `elapsedtime` in seconds since the
-logger started, and `datetime` as local time text. All come from one reading of the system clock, truncated to
-microseconds, so `timestamp - elapsedtime` is the same for every record of a logger: that is how a reader tells one
-start of a run from the next. For speed, local time is formatted once per second and its fraction is taken from a table,
-the clock is read as an integer, and the record is built in the same call. This saves a fifth of a whole `log` call.
+Each record has a rank and three times: `timestamp` in seconds since the epoch, `elapsedtime` in
+seconds since the logger started, and `datetime` as local time text. All come from one reading of
+the system clock, truncated to microseconds, so `timestamp - elapsedtime` is the same for every
+record of a logger: that is how a reader tells one start of a run from the next. For speed, local
+time is formatted once per second and its fraction is taken from a table, the clock is read as an
+integer, and the record is built in the same call. This saves a fifth of a whole `log` call.
 """
 
 import atexit
@@ -36,8 +40,9 @@ _Outlet: TypeAlias = tuple[int, Backend, _Write, _Write]
 
 
 _Second: TypeAlias = tuple[int, float, str, str, int]
-"""A second: its start in nanoseconds and in seconds, its local time `2026-11-15 19:46:47.`, its zone `+00:00`, and the
-microseconds from the logger's start to it."""
+"""A second: its start in nanoseconds and in seconds, its local time `2026-11-15 19:46:47.`, its
+zone `+00:00`, and the microseconds from the logger's start to it.
+"""
 
 _MILLION: Final = 1_000_000
 _BILLION: Final = 1_000_000_000
@@ -57,7 +62,9 @@ class Stamp:
         start_nano, start, text, zone, elapsed = self._second
         nano = time_ns() - start_nano
         if not 0 <= nano < _BILLION:
-            self._second = start_nano, start, text, zone, elapsed = self._format_second(nano + start_nano)
+            self._second = start_nano, start, text, zone, elapsed = self._format_second(
+                nano + start_nano
+            )
             nano %= _BILLION
         micro = nano // 1000
         return {
@@ -83,11 +90,19 @@ class Stamp:
         hours, minutes = divmod(abs(local.tm_gmtoff) // 60, 60)
         text = time.strftime("%Y-%m-%d %H:%M:%S.", local)
         zone = f"{sign}{hours:02d}:{minutes:02d}"
-        return seconds * _BILLION, float(seconds), text, zone, seconds * _MILLION - self._start_micro
+        return (
+            seconds * _BILLION,
+            float(seconds),
+            text,
+            zone,
+            seconds * _MILLION - self._start_micro,
+        )
 
 
 class Logger:
-    """Passes records to backends. Use it in a `with` block or call `close`; it closes itself at exit."""
+    """Passes records to backends. Use it in a `with` block or call `close`; it closes itself at
+    exit.
+    """
 
     def __init__(
         self,
@@ -98,13 +113,18 @@ class Logger:
     ) -> None:
         """Start logging to `backends`, ours or those written for DLLogger.
 
-        `rank` defaults to torchrun's environment. `default_verbosity` applies to `log` calls without a verbosity.
+        `rank` defaults to torchrun's environment. `default_verbosity` applies to `log` calls
+        without a verbosity.
         """
         given = [backends] if isinstance(backends, Backend) else backends
         self.backends = [as_backend(backend) for backend in given]
         self._default_verbosity = default_verbosity
         self.rank = rank_of_process() if rank is None else rank
-        active = [one for one in self.backends if one.verbosity > Verbosity.OFF and (self.rank == 0 or one.all_ranks)]
+        active = [
+            one
+            for one in self.backends
+            if one.verbosity > Verbosity.OFF and (self.rank == 0 or one.all_ranks)
+        ]
         for backend in active:
             _guard(backend, type(backend).open)
         self._outlets = [_outlet(backend) for backend in active]
@@ -117,22 +137,25 @@ class Logger:
     def log(self, step: Any, data: Any, verbosity: int | None = None) -> None:
         """Record values at a step.
 
-        `step` is an iteration, an (epoch, iteration[, validation iteration]) list or tuple, or a name; `data` maps
-        names to values of any kind. Backends with a lower level than `verbosity` ignore it.
+        `step` is an iteration, an (epoch, iteration[, validation iteration]) list or tuple, or a
+        name; `data` maps names to values of any kind. Backends with a lower level than `verbosity`
+        ignore it.
         """
         if verbosity is None:
             verbosity = self._default_verbosity
         if type(step) is list:
-            step = step.copy()  # the caller may change its list while a slow backend still has to write ours
-        # The common case, finite numbers, is detected by one sum: it is a float only if all are plain numbers, and a
-        # NaN or infinity among them carries through. A tensor would only be added to, never read, and only the first
-        # time.
+            # the caller may change its list while a slow backend still has to write ours
+            step = step.copy()
+        # The common case, finite numbers, is detected by one sum: it is a float only if all are
+        # plain numbers, and a NaN or infinity among them carries through. A tensor would only be
+        # added to, never read, and only the first time.
         numbers = False
         if not self._has_tensors:
             try:
                 total = sum(data.values(), step if type(step) is int else sum(step))
                 numbers = type(total) is float and total - total == 0.0
-            except Exception:  # noqa: BLE001  values of any type may raise anything when added: they take the slow path
+            except Exception:  # noqa: BLE001
+                # values of any type may raise anything when added: they take the slow path
                 numbers = False
         record = self._log_record(step, data)
         if not numbers:
@@ -142,19 +165,31 @@ class Logger:
             if level >= verbosity >= 0:
                 try:
                     write_numbers(record)
-                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, reported once, never propagated
+                except Exception as error:  # noqa: BLE001
+                    # a backend may raise anything: counted, reported once, never propagated
                     backend.lose(1, error)
 
     def metadata(self, metric: str, metadata: Any) -> None:
-        """Describe a metric: `unit` and `format` for the screen, `GOAL` and `STAGE` for the reader."""
+        """Describe a metric: `unit` and `format` for the screen, `GOAL` and `STAGE` for the
+        reader.
+        """
         self._note(METADATA, {"metric": metric, "metadata": metadata})
 
+    def metadata_batch(self, metrics: Iterable[str], metadata: Any) -> None:
+        """Describe several metrics in the same way."""
+        for metric in metrics:
+            self.metadata(metric, metadata)
+
     def info(self, data: Any) -> None:
-        """Record any object once: a namespace, a dataclass, a dict, a string. Goes to every backend that is not OFF."""
+        """Record any object once: a namespace, a dataclass, a dict, a string. Goes to every backend
+        that is not OFF.
+        """
         self._note(INFO, {"data": data})
 
     def flush(self) -> None:
-        """Write out everything: values still on a device, pending means, queues, buffers. Never raises."""
+        """Write out everything: values still on a device, pending means, queues, buffers. Never
+        raises.
+        """
         if self._deferred is not None:
             self._deferred.flush()
         for _, backend, _, _ in self._outlets:
@@ -204,7 +239,8 @@ class Logger:
             if level >= verbosity >= 0:
                 try:
                     write(record)
-                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, reported once, never propagated
+                except Exception as error:  # noqa: BLE001
+                    # a backend may raise anything: counted, reported once, never propagated
                     backend.lose(1, error)
 
 
@@ -229,5 +265,6 @@ def _release_means(backend: Backend) -> None:
 def _guard(backend: Backend, action: Callable[[Backend], None]) -> None:
     try:
         action(backend)
-    except Exception as error:  # noqa: BLE001  a backend may raise anything: reported once, never propagated
+    except Exception as error:  # noqa: BLE001
+        # a backend may raise anything: reported once, never propagated
         backend.lose(0, error)

@@ -1,18 +1,19 @@
-"""`read`: the records of a log from any supported logger and all ranks, with the resume rule applied.
+"""`read`: the records of a log from any supported logger and all ranks, with the resume rule
+applied.
 
     log = read("runs/x")                       or a file, a glob, a list of them
     for record in log: …                       LOG, METADATA and INFO in time order
     log.series("loss").values                  the mean over ranks at each step
     log.to_pandas()                            one row per LOG record, one column per metric
 
-Reads the output of sonde, NVIDIA's DLLogger and TCAP_DLLogger (lines.py); other lines are skipped and counted. No
-torch. A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`,
-at 1.5 µs.
+Reads the output of sonde, NVIDIA's DLLogger and TCAP_DLLogger (lines.py); other lines are skipped
+and counted. No torch. A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one
+metric of many records use `read_series`, at 1.5 µs.
 
 In a table, the first columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration,
-validation_iteration`; `step` is the number, or the text of a list or name. A metric with the name of one of these
-columns is prefixed with `data.`. A column of numbers is numeric, with null for missing ones; any other column is text,
-with lists and dicts as JSON.
+validation_iteration`; `step` is the number, or the text of a list or name. A metric with the name
+of one of these columns is prefixed with `data.`. A column of numbers is numeric, with null for
+missing ones; any other column is text, with lists and dicts as JSON.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,7 +53,9 @@ class Log:
     num_lost: int = 0
     """Number of records that could not be written, according to GAP records."""
     num_superseded: int = 0
-    """Number of records left out, wholly or in part, because the run went back to an earlier step."""
+    """Number of records left out, wholly or in part, because the run went back to an earlier
+    step.
+    """
 
     def __iter__(self) -> Iterator[LogRecord]:
         return iter(self.records)
@@ -76,18 +79,24 @@ class Log:
 
     @property
     def metadata(self) -> dict[str, dict[str, Any]]:
-        """The metadata of each metric: unit, format, GOAL, STAGE. Later records override earlier ones."""
+        """The metadata of each metric: unit, format, GOAL, STAGE. Later records override earlier
+        ones.
+        """
         return metadata_of(self.records)
 
     def series(self, metric: str, *, rank: int | None = None) -> Series:
-        """Return the numbers of one metric: of one rank, or the mean over all ranks at each step."""
+        """Return the numbers of one metric: of one rank, or the mean over all ranks at each
+        step.
+        """
         found = LogColumns(only=metric)
         found.add(self.records)
         ranks = [pair for pair in found.by_rank.items() if rank in (None, pair[0])]
         return mean_over_ranks([(one, columns.columns.series(metric)) for one, columns in ranks])
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the LOG records as columns: the times, the rank, the parts of the step, then every metric."""
+        """Return the LOG records as columns: the times, the rank, the parts of the step, then every
+        metric.
+        """
         rows = [table_row(structs.asdict(record)) for record in self.records if _is_row(record)]
         names = dict.fromkeys((*TABLE_COLUMNS, *chain.from_iterable(rows)))
         return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
@@ -108,11 +117,18 @@ class Log:
 def read(source: Source, *, keep_superseded: bool = False) -> Log:
     """Read a log: a file, a glob, a run directory, or a list of them.
 
-    `keep_superseded` keeps what the resume rule would leave out, so that everything ever logged is returned.
+    `keep_superseded` keeps what the resume rule would leave out, so that everything ever logged is
+    returned.
     """
     files = [LogFile(path) for path in find_log_files(source)]
-    parts = [[record for block in file.blocks() for record in file.records(block)] for file in files]
-    kept = [(records, 0) for records in parts] if keep_superseded else [drop_superseded(records) for records in parts]
+    parts = [
+        [record for block in file.blocks() for record in file.records(block)] for file in files
+    ]
+    kept = (
+        [(records, 0) for records in parts]
+        if keep_superseded
+        else [drop_superseded(records) for records in parts]
+    )
     return Log(
         merge_by_time([records for records, _ in kept]),
         num_bad=sum(file.scanner.num_bad for file in files),
@@ -137,10 +153,14 @@ def _is_row(record: LogRecord) -> bool:
 
 
 def _of_one_type(column: list[Any]) -> list[Any]:
-    """Return a column of one type: numbers stay numbers, all floats if one is; anything else becomes text."""
+    """Return a column of one type: numbers stay numbers, all floats if one is; anything else
+    becomes text.
+    """
     kinds = {type(value) for value in column} - {type(None)}
     if kinds <= {int} or kinds <= {bool} or kinds <= {str}:
-        return column if kinds != {int} or all(_fits(value) for value in column) else _as_text(column)
+        return (
+            column if kinds != {int} or all(_fits(value) for value in column) else _as_text(column)
+        )
     if kinds <= {int, float, bool}:
         return [None if value is None else float(value) for value in column]
     return _as_text(column)

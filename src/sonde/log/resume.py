@@ -2,14 +2,16 @@
 
 The rule is applied to the records of each rank separately, in file order:
 
-* A logger that started after another had written its last record is a new start of the run. Its first numeric step is
-  k: everything at step k or later from earlier starts is superseded, whatever the metric.
-* Within one start each metric is judged by its own steps (a validation may count its own iterations): when a metric is
-  logged at an earlier step than before, its values from that step on are superseded.
+* A logger that started after another had written its last record is a new start of the run. Its
+  first numeric step is k: everything at step k or later from earlier starts is superseded, whatever
+  the metric.
+* Within one start each metric is judged by its own steps (a validation may count its own
+  iterations): when a metric is logged at an earlier step than before, its values from that step on
+  are superseded.
 
-Steps are compared number by number as far as both go; a number and a list do not compare. Names, empty steps, METADATA
-and INFO are never superseded. Loggers that write at the same time are not starts of one another. Pure functions, no
-I/O.
+Steps are compared number by number as far as both go; a number and a list do not compare. Names,
+empty steps, METADATA and INFO are never superseded. Loggers that write at the same time are not
+starts of one another. Pure functions, no I/O.
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,9 @@ StepKey: TypeAlias = tuple[bool, tuple[int, ...]]
 
 
 def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]:
-    """Return the records that still count, in order, and the number that were superseded, wholly or in part."""
+    """Return the records that still count, in order, and the number that were superseded, wholly or
+    in part.
+    """
     by_rank: dict[int, list[int]] = {}
     for position, record in enumerate(records):
         if record.type == LOG:
@@ -49,7 +53,9 @@ def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]
     kept = []
     for position, record in enumerate(records):
         if position in lost:
-            rest = {name: value for name, value in record.data.items() if name not in lost[position]}
+            rest = {
+                name: value for name, value in record.data.items() if name not in lost[position]
+            }
             if rest:
                 kept.append(msgspec.structs.replace(record, data=rest))
         elif position not in gone:
@@ -57,19 +63,28 @@ def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]
     return kept, len(gone) + len(lost)
 
 
-def of_earlier_starts(keys: Sequence[StepKey | None], began: Sequence[int | None], times: Sequence[float]) -> set[int]:
-    """Return the rows that a later start of the run has superseded, given each row's step, start and timestamp."""
+def of_earlier_starts(
+    keys: Sequence[StepKey | None], began: Sequence[int | None], times: Sequence[float]
+) -> set[int]:
+    """Return the rows that a later start of the run has superseded, given each row's step, start
+    and timestamp.
+    """
     starts: dict[int, list[int]] = {}
     for row, start in enumerate(began):
         if start is not None:
             # Rounding may go either way: one millisecond more or less is the same start.
             same = next((one for one in (start, start + 1, start - 1) if one in starts), start)
             starts.setdefault(same, []).append(row)
-    first_steps = {start: next((key for row in rows if (key := keys[row])), None) for start, rows in starts.items()}
+    first_steps = {
+        start: next((key for row in rows if (key := keys[row])), None)
+        for start, rows in starts.items()
+    }
     gone: set[int] = set()
     for start, rows in starts.items() if len(starts) > 1 else ():
         last = max(times[row] for row in rows) * 1000
-        limits = [key for other, key in first_steps.items() if key and start < other and last <= other + 1]
+        limits = [
+            key for other, key in first_steps.items() if key and start < other and last <= other + 1
+        ]
         for row in rows:
             key = keys[row]
             if key and any(_is_at_or_after(key, limit) for limit in limits):
@@ -93,7 +108,9 @@ def logged_again(keys: Sequence[StepKey | None]) -> set[int]:
 
 
 def start_of(timestamp: float | None, elapsed: float | None) -> int | None:
-    """Return when the logger of a record started, in milliseconds since the epoch; None if unknown."""
+    """Return when the logger of a record started, in milliseconds since the epoch; None if
+    unknown.
+    """
     try:
         return None if timestamp is None or elapsed is None else round((timestamp - elapsed) * 1000)
     except (ValueError, OverflowError):  # invalid times
@@ -107,6 +124,8 @@ def _step_key(step: object) -> StepKey | None:
 
 
 def _is_at_or_after(step: StepKey, other: StepKey) -> bool:
-    """Return whether `step` is at `other` or later, as far as both go; False if they do not compare."""
+    """Return whether `step` is at `other` or later, as far as both go; False if they do not
+    compare.
+    """
     num = min(len(step[1]), len(other[1]))
     return step[0] == other[0] and step[1][:num] >= other[1][:num]

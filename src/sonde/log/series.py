@@ -1,9 +1,9 @@
 """Metrics of a log as arrays, with the resume rule applied: one metric, fast, or all of them.
 
-A million records take 1.0 to 1.5 s, or 11 ms once the run is indexed. The index is used for a run directory that has
-one and was started only once. Otherwise the files are read: a block of lines is decoded at once, and of a single metric
-only what is needed. A block that contains anything unusual, such as another logger's lines, INFO or a damaged line, is
-read line by line (ten times as slow).
+A million records take 1.0 to 1.5 s, or 11 ms once the run is indexed. The index is used for a run
+directory that has one and was started only once. Otherwise the files are read: a block of lines is
+decoded at once, and of a single metric only what is needed. A block that contains anything unusual,
+such as another logger's lines, INFO or a damaged line, is read line by line (ten times as slow).
 """
 
 from array import array
@@ -34,7 +34,9 @@ def read_series(source: Source, metric: str, *, rank: int | None = None) -> Seri
     indexed = _from_index(source, metric, rank)
     if indexed is not None:
         return indexed
-    return series_of([read_columns(path, only=metric) for path in find_log_files(source)], metric, rank)
+    return series_of(
+        [read_columns(path, only=metric) for path in find_log_files(source)], metric, rank
+    )
 
 
 class RankColumns:
@@ -49,7 +51,8 @@ class RankColumns:
 
     def series(self, metric: str) -> Series:
         """Return the numbers of a metric that were not superseded."""
-        series, gone = self.columns.series(metric), self.superseded(metric)
+        series = self.columns.series(metric)
+        gone = self.superseded(metric)
         if not gone:
             return series
         kept = [row not in gone for row in self.columns.numbers(metric)[0].tolist()]
@@ -77,7 +80,10 @@ class RankColumns:
         if not len(starts) or float(np.ptp(starts)) < 0.001:
             return set()
         times = list(self.timestamps)
-        began = [start_of(time or None, elapsed) for time, elapsed in zip(times, self.elapsed, strict=True)]
+        began = [
+            start_of(time or None, elapsed)
+            for time, elapsed in zip(times, self.elapsed, strict=True)
+        ]
         return of_earlier_starts(self._keys, began, times)
 
     @cached_property
@@ -86,12 +92,20 @@ class RankColumns:
 
     @cached_property
     def _keys(self) -> list[StepKey | None]:
-        rows = [tuple(number for number in row if number != NO_STEP) for row in self.columns.steps.tolist()]
-        return [(bool(is_list), row) if row else None for is_list, row in zip(self.columns.is_list, rows, strict=True)]
+        rows = [
+            tuple(number for number in row if number != NO_STEP)
+            for row in self.columns.steps.tolist()
+        ]
+        return [
+            (bool(is_list), row) if row else None
+            for is_list, row in zip(self.columns.is_list, rows, strict=True)
+        ]
 
 
 class LogColumns:
-    """The columns of every rank in a file, and other findings. With `only`, the numbers of this metric only."""
+    """The columns of every rank in a file, and other findings. With `only`, the numbers of this
+    metric only.
+    """
 
     def __init__(self, *, only: str | None = None) -> None:
         self.by_rank: dict[int, RankColumns] = {}
@@ -107,12 +121,15 @@ class LogColumns:
         self._decoder = _line_decoder(only)
 
     def add_block(self, block: bytes, rank: int) -> bool:
-        """Decode a block at once. Return False and add nothing if it contains anything but our own plain lines."""
+        """Decode a block at once. Return False and add nothing if it contains anything but our own
+        plain lines.
+        """
         lines = decode_block(self._decoder, block)
         if lines is None or len({line.rank for line in lines}) != 1:
             return False
         written = lines[0].rank
-        columns, steps = self._grow(rank if written is None else written, lines), [line.step for line in lines]
+        columns = self._grow(rank if written is None else written, lines)
+        steps = [line.step for line in lines]
         if self._only is None:
             columns.add(steps, [line.data for line in lines], decoded=False)
         else:
@@ -154,11 +171,13 @@ class LogColumns:
 
 def read_columns(path: Path, *, only: str | None = None) -> LogColumns:
     """Read the numbers of a file: of all metrics, or of one only."""
-    columns, file = LogColumns(only=only), LogFile(path)
+    columns = LogColumns(only=only)
+    file = LogFile(path)
     for block in file.blocks():
         if not columns.add_block(block, file.rank):
             columns.add(file.records(block))
-    columns.num_bad, columns.num_lost = file.scanner.num_bad, file.num_lost
+    columns.num_bad = file.scanner.num_bad
+    columns.num_lost = file.num_lost
     return columns
 
 
@@ -169,7 +188,9 @@ def series_of(files: Sequence[LogColumns], metric: str, rank: int | None = None)
 
 
 def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
-    """Return the mean over ranks at each step, ordered by step; what only one rank has is returned in order."""
+    """Return the mean over ranks at each step, ordered by step; what only one rank has is returned
+    in order.
+    """
     found = [series for _, series in parts if len(series)]
     if not found:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0))
@@ -184,7 +205,9 @@ def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
 
 
 def goes_back(steps: Integers) -> bool:
-    """Return whether any step is lower than the previous one, ignoring names. True if steps have several shapes."""
+    """Return whether any step is lower than the previous one, ignoring names. True if steps have
+    several shapes.
+    """
     rows = steps.reshape(len(steps), -1 if len(steps) else 1)
     rows = rows[rows[:, 0] != NO_STEP]
     if len(rows) < 2:
@@ -197,7 +220,9 @@ def goes_back(steps: Integers) -> bool:
 
 
 def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
-    """Return the series from the run's index; None if there is no index or records may have been superseded."""
+    """Return the series from the run's index; None if there is no index or records may have been
+    superseded.
+    """
     run = run_directory(source)
     if run is None or not RunLayout(run).index.exists():
         return None
@@ -222,7 +247,9 @@ def _line_decoder(only: str | None) -> "msgspec.json.Decoder[Any]":
         fields: list[Any] = [("value", Any, None)]
         # The metric may also be nested in an object, which is left to the slow path.
         fields += [("parent", _NOT_AN_OBJECT, None)] if "." in only else []
-        data = msgspec.defstruct("Data", fields, rename={"value": only, "parent": only.partition(".")[0]}, gc=False)
+        data = msgspec.defstruct(
+            "Data", fields, rename={"value": only, "parent": only.partition(".")[0]}, gc=False
+        )
     line: list[Any] = [
         ("type", Literal["LOG"]),
         ("data", data),

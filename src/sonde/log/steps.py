@@ -43,7 +43,8 @@ TABLE_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step", 
 def table_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a LOG record as the row of a table: TABLE_COLUMNS, then every metric.
 
-    A metric may have the same name as one of our columns (TCAP users log their rank): it is prefixed with `data.`.
+    A metric may have the same name as one of our columns (TCAP users log their rank): it is
+    prefixed with `data.`.
     """
     row = {name: record[name] for name in TABLE_COLUMNS[:5]} | step_parts(record["step"])._asdict()
     for name, value in record["data"].items():
@@ -52,7 +53,9 @@ def table_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_text(step: object) -> str:
-    """Return the step as shown on screen, with a space after each part: `Epoch: 0 Iteration: 1 `."""
+    """Return the step as shown on screen, with a space after each part: `Epoch: 0 Iteration: 1
+    `.
+    """
     if isinstance(step, (list, tuple)):
         return "".join(f"{name}: {part} " for name, part in zip(_NAMES, step, strict=False))
     if step is None:
@@ -65,8 +68,9 @@ def step_text(step: object) -> str:
 class StepCounter:
     """One integer per step, for trackers without epochs.
 
-    If iterations restart in each epoch, they are continued, so that a curve does not overlap itself; iterations that
-    already count through are left unchanged. Going back to an epoch goes back to its numbers.
+    If iterations restart in each epoch, they are continued, so that a curve does not overlap
+    itself; iterations that already count through are left unchanged. Going back to an epoch goes
+    back to its numbers.
     """
 
     def __init__(self) -> None:
@@ -79,7 +83,8 @@ class StepCounter:
         """Return the step as one number; a name or an empty step gets that of the previous step."""
         parts = step_parts(step)
         if parts.iteration is None:
-            # A whole epoch gets the number at its end, or its own number if there are no iterations.
+            # A whole epoch gets the number at its end, or its own number if there are no
+            # iterations.
             if parts.epoch is not None and self._last_parts.iteration is None:
                 self._last = parts.epoch
             return self._last
@@ -97,5 +102,7 @@ class StepCounter:
             if before.epoch is not None and epoch > before.epoch and restarted:
                 self._offsets[epoch] = self._last + 1
             else:
-                self._offsets[epoch] = self._offsets.get(before.epoch, 0) if before.epoch is not None else 0
+                self._offsets[epoch] = (
+                    self._offsets.get(before.epoch, 0) if before.epoch is not None else 0
+                )
         return self._offsets[epoch]

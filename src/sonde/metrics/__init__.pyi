@@ -1,10 +1,10 @@
+from sonde.compat.fairseq.meters import AverageMeter as AverageMeter
+from sonde.compat.fairseq.meters import MetersDict as MetersDict
+from sonde.compat.fairseq.meters import StopwatchMeter as StopwatchMeter
+from sonde.compat.fairseq.meters import SumMeter as SumMeter
+from sonde.compat.fairseq.meters import TimeMeter as TimeMeter
 from sonde.metrics.aggregator import Aggregator as Aggregator
-from sonde.metrics.aggregator import AverageMeter as AverageMeter
 from sonde.metrics.aggregator import Derived as Derived
-from sonde.metrics.aggregator import MetersDict as MetersDict
-from sonde.metrics.aggregator import StopwatchMeter as StopwatchMeter
-from sonde.metrics.aggregator import SumMeter as SumMeter
-from sonde.metrics.aggregator import TimeMeter as TimeMeter
 from sonde.metrics.meter import Meter as Meter
 from sonde.metrics.meters import Average as Average
 from sonde.metrics.meters import Maximum as Maximum

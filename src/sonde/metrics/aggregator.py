@@ -4,9 +4,10 @@ Keys that begin with an underscore are kept but not shown. The state is plain da
 
     {"meters": [{"key": "loss", "kind": "average", "priority": 10, "round": 3, "state": {…}}, …]}
 
-`Derived`: a value computed on reading from the other meters of the same aggregator, e.g. perplexity from loss. The
-function sees only meters that have data: asking for one without data raises KeyError, and the derived value then has no
-data either. Any other exception is logged once and the value shows as NaN, because a metric must never stop training.
+`Derived`: a value computed on reading from the other meters of the same aggregator, e.g. perplexity
+from loss. The function sees only meters that have data: asking for one without data raises
+KeyError, and the derived value then has no data either. Any other exception is logged once and the
+value shows as NaN, because a metric must never stop training.
 """
 
 import logging
@@ -38,11 +39,14 @@ class UnknownMetricError(SettingError, KeyError):
 
 
 class Derived(NumberMeter):
-    """A function of other meters. It holds no data of its own, so there is nothing to reset, save or merge."""
+    """A function of other meters. It holds no data of its own, so there is nothing to reset, save
+    or merge.
+    """
 
     kind = "derived"
 
-    def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+    # fairseq's name for it
+    def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002
         super().__init__(round)
         self._has_failed = False
         self._meters = meters
@@ -68,15 +72,23 @@ class Derived(NumberMeter):
 
     def _compute(self) -> float | None:
         try:
-            # A derived value is asked only if the function uses it: two that use each other would never end.
-            with_data = {key: one for key, one in self._meters.items() if isinstance(one, Derived) or one.has_data}
+            # A derived value is asked only if the function uses it: two that use each other would
+            # never end.
+            with_data = {
+                key: one
+                for key, one in self._meters.items()
+                if isinstance(one, Derived) or one.has_data
+            }
             return float(self.function(with_data))
         except KeyError:
             return None
-        except Exception as error:  # noqa: BLE001  (a user's function; a metric must not stop training)
+        except Exception as error:  # noqa: BLE001
+            # (a user's function; a metric must not stop training)
             if not self._has_failed:
                 self._has_failed = True
-                _logger.warning("a derived metric shows as NaN because its function raised %r", error)
+                _logger.warning(
+                    "a derived metric shows as NaN because its function raised %r", error
+                )
             return math.nan
 
     def reset(self) -> None:
@@ -111,7 +123,9 @@ class Aggregator(Mapping[str, Meter]):
         return self.by_key[key].smoothed_value
 
     def get_smoothed_values(self) -> dict[str, float]:
-        """Return all values to show, in display order; `<key>_nonfinite` follows a key that received NaN or inf."""
+        """Return all values to show, in display order; `<key>_nonfinite` follows a key that
+        received NaN or inf.
+        """
         values: dict[str, float] = {}
         for key, meter in self.items():
             if not key.startswith("_") and meter.has_data:
@@ -133,7 +147,9 @@ class Aggregator(Mapping[str, Meter]):
             self._waiting.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as JSON-compatible data. Derived values are functions and are left out."""
+        """Return the state as JSON-compatible data. Derived values are functions and are left
+        out.
+        """
         with LOCK:
             rows = [
                 {
@@ -149,7 +165,9 @@ class Aggregator(Mapping[str, Meter]):
             return {"meters": [*rows, *self._waiting.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore from `state_dict`. Your own meters are restored when `log_custom` next creates them."""
+        """Restore from `state_dict`. Your own meters are restored when `log_custom` next creates
+        them.
+        """
         with LOCK:
             self.clear()
             for row in state["meters"]:
@@ -174,11 +192,3 @@ class Aggregator(Mapping[str, Meter]):
     # Levels compare by identity, whatever they hold.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-
-# fairseq's names
-AverageMeter = Average
-SumMeter = Sum
-TimeMeter = Rate
-StopwatchMeter = Stopwatch
-MetersDict = Aggregator

@@ -1,8 +1,8 @@
 """`Meter`: the interface of every meter, and the values it accepts.
 
-Your own meter implements `update`, `reset` and `smoothed_value`, like one written for fairseq; any object that has
-these three is accepted, even if it is not a `Meter`. With `state_dict` and `load_state_dict` it survives a restart;
-with `merge` it can be summed over ranks.
+Your own meter implements `update`, `reset` and `smoothed_value`, like one written for fairseq; any
+object that has these three is accepted, even if it is not a `Meter`. With `state_dict` and
+`load_state_dict` it survives a restart; with `merge` it can be summed over ranks.
 """
 
 import math
@@ -22,12 +22,14 @@ LOCK: Final = threading.RLock()
 
 
 READ_AT_ONCE: Final = frozenset({"cpu", "mps"})
-"""Devices whose tensors are read immediately: on the CPU nothing has to wait, and Metal has no float64 to keep them
-in."""
+"""Devices whose tensors are read immediately: on the CPU nothing has to wait, and Metal has no
+float64 to keep them in.
+"""
 
 
 def scalar_of(value: Any, what: str) -> Scalar:
-    """Return one real number as a float, or as a detached copy on its device if it is a device tensor.
+    """Return one real number as a float, or as a detached copy on its device if it is a device
+    tensor.
 
     The copy is safe from later in-place changes. Raises SettingError for anything else.
     """
@@ -35,7 +37,8 @@ def scalar_of(value: Any, what: str) -> Scalar:
     if torch is not None and isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             raise SettingError(
-                f"a metric is one real number, but got a tensor of shape {tuple(value.shape)} and type {value.dtype}",
+                f"a metric is one real number, but got a tensor of shape {tuple(value.shape)} and"
+                f" type {value.dtype}",
                 hint="reduce it first, e.g. value.mean()",
             )
         if value.device.type in READ_AT_ONCE:
@@ -53,7 +56,9 @@ def scalar_of(value: Any, what: str) -> Scalar:
 
 
 def storable(value: float | None) -> float | str | None:
-    """Return a float in JSON-compatible form: NaN and infinities become strings that `float` reads back."""
+    """Return a float in JSON-compatible form: NaN and infinities become strings that `float` reads
+    back.
+    """
     return value if value is None or math.isfinite(value) else str(value)
 
 
@@ -100,17 +105,21 @@ class Meter(ABC):
         """Return the full state as JSON-compatible data."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (as in fairseq, a meter may have no state)
+    # (as in fairseq, a meter may have no state)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027
         """Restore from `state_dict`."""
 
     def merge(self, state: Mapping[str, Any]) -> None:  # noqa: B027  doing nothing is the default
-        """Add the `state_dict` of another rank's meter; without this method, each rank keeps its own value."""
+        """Add the `state_dict` of another rank's meter; without this method, each rank keeps its
+        own value.
+        """
 
 
 class NumberMeter(Meter, ABC):
     """A meter whose quantity is `value`, a float."""
 
-    def __init__(self, round: int | None = None) -> None:  # noqa: A002  (the name users know from print)
+    # (the name users know from print)
+    def __init__(self, round: int | None = None) -> None:  # noqa: A002
         self.round = round
         self.reset()
 
@@ -130,12 +139,16 @@ class NumberMeter(Meter, ABC):
 
 
 class ForeignMeter(Meter):
-    """Wraps a meter written for fairseq. Its other attributes (`avg`, `sum`, …) are available here too."""
+    """Wraps a meter written for fairseq. Its other attributes (`avg`, `sum`, …) are available here
+    too.
+    """
 
     kind = "foreign"
 
     def __init__(self, meter: Any) -> None:
-        if not (callable(getattr(meter, "update", None)) and hasattr(type(meter), "smoothed_value")):
+        if not (
+            callable(getattr(meter, "update", None)) and hasattr(type(meter), "smoothed_value")
+        ):
             raise SettingError(
                 f"log_custom needs a function that makes a meter, but got a {type(meter).__name__}",
                 hint="a meter has update(), reset() and smoothed_value",

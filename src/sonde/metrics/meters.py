@@ -1,16 +1,18 @@
-"""The meters that take values: average, sum, maximum, minimum, quantile. Sums are float64, added in call order.
+"""The meters that take values: average, sum, maximum, minimum, quantile. Sums are float64, added in
+call order.
 
-Each accepts numbers or one-element tensors. NaN and infinities are left out of `value` but counted in `nonfinite`.
-Device tensors stay unread until the meter is read; when 1,024 of one key are pending, they are read together. CPU
-tensors are read immediately.
+Each accepts numbers or one-element tensors. NaN and infinities are left out of `value` but counted
+in `nonfinite`. Device tensors stay unread until the meter is read; when 1,024 of one key are
+pending, they are read together. CPU tensors are read immediately.
 
-Two meters use a clock: `Rate` (count per second) and `Stopwatch` (duration). Neither counts the time between a save and
-a load. Over ranks, counts are added, and a rate is divided by the longest time of any rank, because ranks run in
-parallel.
+Two meters use a clock: `Rate` (count per second) and `Stopwatch` (duration). Neither counts the
+time between a save and a load. Over ranks, counts are added, and a rate is divided by the longest
+time of any rank, because ranks run in parallel.
 
-`Quantile` uses bounded memory: values are counted in buckets, 64 per power of two. A quantile is read as the middle of
-its bucket, so its error is at most 1/128 of the value (0.8 %). Magnitudes below 2**-40 count as zero, and those from
-2**40 on share the last bucket. The minimum and the maximum are exact, and every result lies between them.
+`Quantile` uses bounded memory: values are counted in buckets, 64 per power of two. A quantile is
+read as the middle of its bucket, so its error is at most 1/128 of the value (0.8 %). Magnitudes
+below 2**-40 count as zero, and those from 2**40 on share the last bucket. The minimum and the
+maximum are exact, and every result lies between them.
 """
 
 import math
@@ -64,7 +66,8 @@ class StreamMeter(NumberMeter, ABC):
         if not self._waiting:
             return
         with LOCK:
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting
+            self._waiting = []
             for value, weight in _read_pairs(waiting):
                 self.take(value, weight)
 
@@ -96,8 +99,10 @@ class StreamMeter(NumberMeter, ABC):
         self._nonfinite += int(state["nonfinite"])
 
 
-class SumMeter(StreamMeter, ABC):
-    """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and rate."""
+class WeightedMeter(StreamMeter, ABC):
+    """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and
+    rate.
+    """
 
     def _clear(self) -> None:
         self._sum = 0.0
@@ -138,19 +143,28 @@ class SumMeter(StreamMeter, ABC):
         return None if self._val is None else float(self._val)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sum": storable(self.sum), "count": self.count, "val": storable(self.val), **super().state_dict()}
+        return {
+            "sum": storable(self.sum),
+            "count": self.count,
+            "val": storable(self.val),
+            **super().state_dict(),
+        }
 
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
         if "total" in state:  # written before version 0.2, when sums were several floats
-            state = {"sum": math.fsum(state["total"]), "count": math.fsum(state["weight"]), "val": state["latest"]}
+            state = {
+                "sum": math.fsum(state["total"]),
+                "count": math.fsum(state["weight"]),
+                "val": state["latest"],
+            }
         self._sum += float(state["sum"])
         self._count += state["count"]
         if state["val"] is not None:
             self._val = float(state["val"])
 
 
-class Average(SumMeter):
+class Average(WeightedMeter):
     """Weighted mean of the finite values; the latest value while all weights are 0."""
 
     kind = "average"
@@ -158,13 +172,14 @@ class Average(SumMeter):
     @property
     def value(self) -> float:
         self.settle()
-        total, count = self._sum, self._count
+        total = self._sum
+        count = self._count
         if count:
             return total / count
         return math.nan if self.val is None else self.val
 
 
-class Sum(SumMeter):
+class Sum(WeightedMeter):
     """Sum of the finite values, each times its weight."""
 
     kind = "sum"
@@ -178,7 +193,8 @@ class ExtremeMeter(StreamMeter, ABC):
     """The smallest and the largest finite value; infinities as long as there are none."""
 
     def _clear(self) -> None:
-        self._low, self._high = math.inf, -math.inf
+        self._low = math.inf
+        self._high = -math.inf
 
     def take(self, value: float, weight: float) -> None:
         if math.isfinite(value):
@@ -195,7 +211,10 @@ class ExtremeMeter(StreamMeter, ABC):
 
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
-        self._low, self._high = min(self._low, float(state["low"])), max(self._high, float(state["high"]))
+        self._low, self._high = (
+            min(self._low, float(state["low"])),
+            max(self._high, float(state["high"])),
+        )
 
 
 class Maximum(ExtremeMeter):
@@ -234,7 +253,9 @@ def middle_of(bucket: int) -> float:
     if bucket == 0:
         return 0.0
     doublings, part = divmod(abs(bucket) - 1, _PER_DOUBLING)
-    return math.copysign(math.ldexp(1 + (part + 0.5) / _PER_DOUBLING, doublings + _LOWEST_EXPONENT), bucket)
+    return math.copysign(
+        math.ldexp(1 + (part + 0.5) / _PER_DOUBLING, doublings + _LOWEST_EXPONENT), bucket
+    )
 
 
 class Quantile(ExtremeMeter):
@@ -242,10 +263,13 @@ class Quantile(ExtremeMeter):
 
     kind = "quantile"
 
-    def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+    # fairseq's name for it
+    def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002
         super().__init__(round)
         if not 0.0 <= q <= 1.0:
-            raise SettingError(f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95")
+            raise SettingError(
+                f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95"
+            )
         self.q = float(q)
 
     def _clear(self) -> None:
@@ -288,18 +312,20 @@ class Quantile(ExtremeMeter):
 def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
     """Return values and weights as numbers, read in one transfer."""
     tensors = [one for pair in pairs for one in pair if type(one) is not float]
-    together = sys.modules["torch"].stack([one.to(tensors[0].device) for one in tensors])
+    together = sys.modules["torch"].stack([tensor.to(tensors[0].device) for tensor in tensors])
     numbers = iter(together.tolist())
     read = [[one if type(one) is float else next(numbers) for one in pair] for pair in pairs]
     return [(value, weight) for value, weight in read]
 
 
-# The running laps, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap
-# token of a stopwatch; the mapping is replaced, never changed, because contexts share it.
-_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  never mutated
+# The running laps, per thread and asyncio task, so that two of them can time the same thing at
+# once. A key is the lap token of a stopwatch; the mapping is replaced, never changed, because
+# contexts share it.
+# never mutated
+_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039
 
 
-class Rate(SumMeter):
+class Rate(WeightedMeter):
     """Count per second since creation or the last reset."""
 
     kind = "rate"
@@ -310,11 +336,14 @@ class Rate(SumMeter):
     @property
     def elapsed_time(self) -> float:
         """Seconds on the clock."""
-        return self._seconds + (0.0 if self._started is None else time.perf_counter() - self._started)
+        return self._seconds + (
+            0.0 if self._started is None else time.perf_counter() - self._started
+        )
 
     @property
     def value(self) -> float:
-        counted, seconds = self.sum, self.elapsed_time
+        counted = self.sum
+        seconds = self.elapsed_time
         return counted / seconds if self.has_data and seconds > 0.0 else math.nan
 
     def _clear(self) -> None:
@@ -331,10 +360,11 @@ class Rate(SumMeter):
 
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
-        self._seconds, self._started = max(self._seconds, float(state["seconds"])), None
+        self._seconds = max(self._seconds, float(state["seconds"]))
+        self._started = None
 
 
-class Stopwatch(SumMeter):
+class Stopwatch(WeightedMeter):
     """Total seconds between `start` and `stop`; their weighted mean once a lap has a weight."""
 
     kind = "stopwatch"
@@ -351,7 +381,9 @@ class Stopwatch(SumMeter):
         _running.set({**_running.get(), self._lap: time.perf_counter()})
 
     def stop(self, weight: object = 1, prehook: Callable[[], object] | None = None) -> None:
-        """End the lap after calling `prehook`; do nothing if this thread or task has no running lap."""
+        """End the lap after calling `prehook`; do nothing if this thread or task has no running
+        lap.
+        """
         if self._lap not in _running.get():
             return
         if prehook is not None:

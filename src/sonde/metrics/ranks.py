@@ -1,7 +1,9 @@
-"""An aggregator over all ranks: each rank sends the state of its meters to the others and merges what it receives.
+"""An aggregator over all ranks: each rank sends the state of its meters to the others and merges
+what it receives.
 
-The result equals that of a single process that logged the values of rank 0, then those of rank 1, and so on; sums are
-equal up to rounding. Rates are the total count over the longest time of any rank.
+The result equals that of a single process that logged the values of rank 0, then those of rank 1,
+and so on; sums are equal up to rounding. Rates are the total count over the longest time of any
+rank.
 """
 
 import copy
@@ -16,16 +18,18 @@ from sonde.ranks import gather
 
 
 def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -> Aggregator:
-    """Return a new aggregator with the values of every rank in `group`, all of which must call this.
+    """Return a new aggregator with the values of every rank in `group`, all of which must call
+    this.
 
-    Without an initialized `torch.distributed` this is a copy. Derived values are recomputed from the merged meters. A
-    custom meter that this rank never created is left out of its result.
+    Without an initialized `torch.distributed` this is a copy. Derived values are recomputed from
+    the merged meters. A custom meter that this rank never created is left out of its result.
     """
     total = Aggregator(aggregator.name)
     rows = [row for state in gather(aggregator.state_dict(), group) for row in state["meters"]]
     kinds = {row["key"]: row["kind"] for row in rows}
     for row in rows:
-        key, kind = row["key"], row["kind"]
+        key = row["key"]
+        kind = row["kind"]
         if kind != kinds[key]:
             raise SettingError(
                 f"{key!r} is of kind {kind} on one rank, and of kind {kinds[key]} on another",

@@ -1,17 +1,20 @@
-"""The stack of nested levels: the active aggregators of this thread or asyncio task; logging to and reading them.
+"""The stack of nested levels: the active aggregators of this thread or asyncio task; logging to and
+reading them.
 
     default                      active from the start: statistics of the whole run
     └── aggregate("train")       a field logged here is logged in default too
         └── aggregate()          … and here in all three
             └── aggregate("valid", new_root=True)    hides everything outside it, default too
 
-The stack is a context variable: an asyncio task starts with a copy of its creator's stack, a new thread with only
-`default` (to pass the stack on, run the target through `contextvars.copy_context().run`). Named aggregators are shared
-by the whole process. Entering and leaving a level costs about 3 µs of CPU.
+The stack is a context variable: an asyncio task starts with a copy of its creator's stack, a new
+thread with only `default` (to pass the stack on, run the target through
+`contextvars.copy_context().run`). Named aggregators are shared by the whole process. Entering and
+leaving a level costs about 3 µs of CPU.
 
-The log functions reach every aggregator that is active where they are called. The first call with a key creates its
-meter; that call's priority and rounding stay in effect. Values may be numbers or one-element tensors, and nothing waits
-for a device. `log_scalar` of a float costs about 0.6 µs of CPU through three levels (benchmarks/metrics.py).
+The log functions reach every aggregator that is active where they are called. The first call with a
+key creates its meter; that call's priority and rounding stay in effect. Values may be numbers or
+one-element tensors, and nothing waits for a device. `log_scalar` of a float costs about 0.6 µs of
+CPU through three levels (benchmarks/metrics.py).
 """
 
 import functools
@@ -37,13 +40,16 @@ DEFAULT: Final = "default"
 def aggregate(name: str | None = None, new_root: bool = False) -> "Aggregation":
     """Return a level to log into: `with aggregate("train") as agg:` or `@aggregate("train")`.
 
-    A name refers to one aggregator of the process, which continues where it left off; without a name, each entry gets a
-    new one. `new_root` hides the outer levels.
+    A name refers to one aggregator of the process, which continues where it left off; without a
+    name, each entry gets a new one. `new_root` hides the outer levels.
     """
     if name is not None and (type(name) is not str or name == DEFAULT):
         raise SettingError(
             f"an aggregator cannot be called {name!r}",
-            hint=f"{DEFAULT!r} is always active; choose another string, or none for an anonymous aggregator",
+            hint=(
+                f"{DEFAULT!r} is always active; choose another string, or none for an anonymous"
+                " aggregator"
+            ),
         )
     return Aggregation(name, new_root)
 
@@ -83,7 +89,9 @@ def get_smoothed_value(name: str, key: str) -> float:
 
 
 def get_smoothed_values(name: str) -> dict[str, float]:
-    """Return all values of one aggregator, in display order; raise KeyError if it was never entered."""
+    """Return all values of one aggregator, in display order; raise KeyError if it was never
+    entered.
+    """
     return get_aggregator(name).get_smoothed_values()
 
 
@@ -114,7 +122,9 @@ def state_dict() -> dict[str, Any]:
 
 
 def load_state_dict(state: Mapping[str, Any]) -> None:
-    """Restore every named aggregator exactly; those missing from `state` are emptied. Active levels stay active."""
+    """Restore every named aggregator exactly; those missing from `state` are emptied. Active levels
+    stay active.
+    """
     with LOCK:
         reset()
         for name, aggregator_state in state.items():
@@ -149,7 +159,9 @@ class Frame(NamedTuple):
 
 
 class Aggregation:
-    """The result of `aggregate`: a reusable context manager and decorator, usable from several threads at once."""
+    """The result of `aggregate`: a reusable context manager and decorator, usable from several
+    threads at once.
+    """
 
     __slots__ = ("name", "new_root")
 
@@ -163,16 +175,21 @@ class Aggregation:
         return aggregator
 
     def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        # Usually the innermost entry, but a generator that yields inside its `with` may leave in another order.
+        # Usually the innermost entry, but a generator that yields inside its `with` may leave in
+        # another order.
         ACTIVE.set(ACTIVE.get().without(self))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Wrap `function` to run inside this level; every call enters it again."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SettingError(
-                f"aggregate cannot decorate the generator {function.__qualname__}: its body runs after the call has returned",
+                f"aggregate cannot decorate the generator {function.__qualname__}: its body runs"
+                " after the call has returned",
                 hint="write `with metrics.aggregate(...):` inside it",
             )
         if inspect.iscoroutinefunction(function):
@@ -195,7 +212,8 @@ class Aggregation:
 NAMED: Final[dict[str, Aggregator]] = {DEFAULT: Aggregator(DEFAULT)}
 """Every named aggregator."""
 
-ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039  never mutated
+_OUTERMOST: Final = Frame((NAMED[DEFAULT],))
+ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=_OUTERMOST)
 """The stack of this context."""
 
 
@@ -206,7 +224,8 @@ def log_scalar(
     priority: int = 10,
     round: int | None = None,  # noqa: A002  fairseq's name for it
 ) -> None:
-    """Add a value to a weighted average. With weight 0 only the latest value is shown (e.g. a learning rate).
+    """Add a value to a weighted average. With weight 0 only the latest value is shown (e.g. a
+    learning rate).
 
     None is ignored.
     """
@@ -220,8 +239,8 @@ def log_scalar(
                 meter = aggregator.by_key.get(key)
                 if type(meter) is not Average:
                     meter = _average(aggregator, key, priority, round)
-                # No lock, which would add half of the cost again: the interpreter switches threads at calls and jumps,
-                # not here.
+                # No lock, which would add half of the cost again: the interpreter switches threads
+                # at calls and jumps, not here.
                 meter._sum += product
                 meter._count += weight
                 meter._val = value
@@ -233,21 +252,26 @@ def log_scalar(
             meter.absorb(*exact)
 
 
-def log_scalar_sum(key: str, value: object, priority: int = 10, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+# fairseq's name for it
+def log_scalar_sum(key: str, value: object, priority: int = 10, round: int | None = None) -> None:  # noqa: A002
     """Add a value to a sum."""
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Sum, lambda: Sum(round), priority).update(value)
 
 
-def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+# fairseq's name for it
+def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = None) -> None:  # noqa: A002
     """Show `fn(meters)`, computed in each aggregator from its own meters whenever it is read."""
     for aggregator in ACTIVE.get().aggregators:
         make = functools.partial(Derived, fn, aggregator, round)
         _meter(aggregator, key, Derived, make, priority).update(fn)
 
 
-def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
-    """Count `value` items per second. The first call only starts the clock: what it counts happened earlier."""
+# fairseq's name for it
+def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002
+    """Count `value` items per second. The first call only starts the clock: what it counts happened
+    earlier.
+    """
     for aggregator in ACTIVE.get().aggregators:
         if key in aggregator.by_key:
             _meter(aggregator, key, Rate, Rate, priority).update(value)
@@ -255,14 +279,18 @@ def log_speed(key: str, value: object, priority: int = 30, round: int | None = N
             _meter(aggregator, key, Rate, lambda: Rate(round), priority)
 
 
-def log_start_time(key: str, priority: int = 40, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+# fairseq's name for it
+def log_start_time(key: str, priority: int = 40, round: int | None = None) -> None:  # noqa: A002
     """Start a stopwatch in every active aggregator."""
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Stopwatch, lambda: Stopwatch(round), priority).start()
 
 
-def log_stop_time(key: str, weight: object = 0.0, prehook: Callable[[], object] | None = None) -> None:
-    """Stop the stopwatch where it was started, after calling `prehook` (e.g. `torch.cuda.synchronize`).
+def log_stop_time(
+    key: str, weight: object = 0.0, prehook: Callable[[], object] | None = None
+) -> None:
+    """Stop the stopwatch where it was started, after calling `prehook` (e.g.
+    `torch.cuda.synchronize`).
 
     With weights it shows seconds per unit of weight; without, the total.
     """
@@ -272,15 +300,20 @@ def log_stop_time(key: str, weight: object = 0.0, prehook: Callable[[], object] 
             meter.stop(weight, prehook)
 
 
-def log_custom(new_meter_fn: Callable[[], Any], key: str, *args: Any, priority: int = 50, **kwargs: Any) -> None:
-    """Update any other meter with `args` and `kwargs`, e.g. `log_custom(Maximum, "grad_norm_max", norm)`."""
+def log_custom(
+    new_meter_fn: Callable[[], Any], key: str, *args: Any, priority: int = 50, **kwargs: Any
+) -> None:
+    """Update any other meter with `args` and `kwargs`, e.g. `log_custom(Maximum, "grad_norm_max",
+    norm)`.
+    """
 
     def make() -> Meter:
         meter = new_meter_fn()
         return meter if isinstance(meter, Meter) else ForeignMeter(meter)
 
     for aggregator in ACTIVE.get().aggregators:
-        _meter(aggregator, key, Meter, make, priority).update(*args, **kwargs)  # type: ignore[type-abstract]  # only used for isinstance
+        # only used for isinstance
+        _meter(aggregator, key, Meter, make, priority).update(*args, **kwargs)  # type: ignore[type-abstract]
 
 
 def _average(aggregator: Aggregator, key: str, priority: int, digits: int | None) -> Average:
@@ -288,7 +321,11 @@ def _average(aggregator: Aggregator, key: str, priority: int, digits: int | None
 
 
 def _meter(
-    aggregator: Aggregator, key: str, expected: type[MeterT], make: Callable[[], MeterT], priority: int
+    aggregator: Aggregator,
+    key: str,
+    expected: type[MeterT],
+    make: Callable[[], MeterT],
+    priority: int,
 ) -> MeterT:
     with LOCK:
         meter = aggregator.by_key.get(key)
@@ -297,7 +334,8 @@ def _meter(
             aggregator.add_meter(key, meter, priority)
     if not isinstance(meter, expected):
         raise SettingError(
-            f"{key!r} is already a {meter.kind} in the aggregator {aggregator.name!r}, not a {expected.kind}",
+            f"{key!r} is already a {meter.kind} in the aggregator {aggregator.name!r}, not a"
+            f" {expected.kind}",
             hint="use another key",
         )
     return meter

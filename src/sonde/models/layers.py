@@ -1,32 +1,36 @@
-"""The layers of a Transformer: positions, attention and feed-forward, for whole sequences and for incremental decoding.
+"""The layers of a Transformer: positions, attention and feed-forward, for whole sequences and for
+incremental decoding.
 
-Positions enter as added sinusoids, or as rotations of queries and keys. Both are computed from the given positions, in
-float32, so there is no table and no maximum length. Cost in a decoder step of 160 rows (6 layers, width 256): below 1
-%.
+Positions enter as added sinusoids, or as rotations of queries and keys. Both are computed from the
+given positions, in float32, so there is no table and no maximum length. Cost in a decoder step of
+160 rows (6 layers, width 256): below 1 %.
 
-There is one code path for attention: the caller says what each query may attend to (a mask, or "causal"), and a
-`DecoderState`, if given, adds the keys and values of earlier steps. The product itself is torch's
-`scaled_dot_product_attention`.
+There is one code path for attention: the caller says what each query may attend to (a mask, or
+"causal"), and a `DecoderState`, if given, adds the keys and values of earlier steps. The product
+itself is torch's `scaled_dot_product_attention`.
 
-Between steps, the state of a decoder is an explicit value that the search reorders. The hypotheses (beams) of a sentence
-share one row of memory. Every token fed to the decoder takes a *slot*, and a boolean table says which hypothesis sees
-which slot:
+Between steps, the state of a decoder is an explicit value that the search reorders. The hypotheses
+(beams) of a sentence share one row of memory. Every token fed to the decoder takes a *slot*, and a
+boolean table says which hypothesis sees which slot:
 
-    memory    [L, 2, B, H, slots, C]   keys and values of every layer, never copied when beams change places
+    memory    [L, 2, B, H, slots, C]   keys and values of every layer, never copied when beams
+                                       change places
     visible   [B, K, slots]            hypothesis k of sentence b may look at the slot
 
-`reorder(parents)` therefore permutes a few thousand booleans instead of every key and value. A prompt takes its slots
-once, however many hypotheses continue it. Slots that no hypothesis sees any more are dropped in place when they
-outnumber the others: after 50 steps of beam 5 (benchmarks/generate.py), 135 slots are in use where copying beams would
-hold 250. The memory is preallocated and doubles when full. Cross-attention keys and values are computed once and stored
-per sentence, not per hypothesis.
+`reorder(parents)` therefore permutes a few thousand booleans instead of every key and value. A
+prompt takes its slots once, however many hypotheses continue it. Slots that no hypothesis sees any
+more are dropped in place when they outnumber the others: after 50 steps of beam 5
+(benchmarks/generate.py), 135 slots are in use where copying beams would hold 250. The memory is
+preallocated and doubles when full. Cross-attention keys and values are computed once and stored per
+sentence, not per hypothesis.
 
 The norm of a layer comes before or after:
 
     pre    x + f(norm(x))
     post   norm(x + f(x))
 
-Shapes: B sentences, K hypotheses of each, Q queries, T tokens, S keys, L layers, H heads, C width of one head, D = H * C.
+Shapes: B sentences, K hypotheses of each, Q queries, T tokens, S keys, L layers, H heads, C width
+of one head, D = H * C.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +42,8 @@ from torch import Tensor, nn
 from sonde.models.settings import TransformerSettings
 
 BASE = 10000.0
-# Looking for dead slots reads `visible` and, on an accelerator, waits for it: once in this many steps is enough.
+# Looking for dead slots reads `visible` and, on an accelerator, waits for it: once in this many
+# steps is enough.
 STEPS_BETWEEN_SWEEPS = 4
 
 
@@ -53,7 +58,9 @@ def _angles(positions: Tensor, num_angles: int) -> Tensor:
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Return the sinusoidal embedding [B, T, dim]: first the sines, then the cosines, as in fairseq and Marian."""
+    """Return the sinusoidal embedding [B, T, dim]: first the sines, then the cosines, as in fairseq
+    and Marian.
+    """
     angles = _angles(positions, dim // 2)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
@@ -65,7 +72,9 @@ def rotary_angles(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate each pair (i, i + C/2) of a head's dimensions by its angle, so that inner products depend on distance only."""
+    """Rotate each pair (i, i + C/2) of a head's dimensions by its angle, so that inner products
+    depend on distance only.
+    """
     cos, sin = rotation
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
@@ -82,16 +91,22 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where `visible`, -inf elsewhere. Made once for all layers; from booleans torch would remake it in each (9 % of a step)."""
+    """Return 0 where `visible`, -inf elsewhere. Made once for all layers; from booleans torch would
+    remake it in each (9 % of a step).
+    """
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 @dataclass(slots=True)
 class DecoderState:
-    """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search reorders it."""
+    """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search
+    reorders it.
+    """
 
     memory: Tensor
-    """[L, 2, B, H, capacity, C]: keys and values of the tokens fed so far. Only the slots in use have a meaning."""
+    """[L, 2, B, H, capacity, C]: keys and values of the tokens fed so far. Only the slots in use
+    have a meaning.
+    """
 
     cross: Tensor
     """[L, 2, B, H, S, C]: keys and values of the encoded source; S is 0 without an encoder."""
@@ -115,7 +130,8 @@ class DecoderState:
     def extend(self, is_token: Tensor) -> tuple[Tensor, Tensor]:
         """Make room for new tokens; `is_token` [B, K, Q] is False for padding.
 
-        Returns their positions [B, K * Q] and what each may attend to, [B, 1, K * Q, slots], including itself.
+        Returns their positions [B, K * Q] and what each may attend to, [B, 1, K * Q, slots],
+        including itself.
         """
         num_sentences, num_hypotheses, num_new = is_token.shape
         num_queries = num_hypotheses * num_new
@@ -135,11 +151,15 @@ class DecoderState:
         return positions.reshape(num_sentences, num_queries), mask.unsqueeze(1)
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> Tensor:
-        """Write a layer's keys and values [B, H, n, C] into the newest slots; return all of them, [2, B, H, slots, C]."""
+        """Write a layer's keys and values [B, H, n, C] into the newest slots; return all of them,
+        [2, B, H, slots, C].
+        """
         first = self.num_slots - keys.shape[2]
         capacity = self.memory.shape[4]
         if capacity < self.num_slots:
-            grown = keys.new_empty(*self.memory.shape[:4], max(self.num_slots, 64, 2 * capacity), keys.shape[3])
+            grown = keys.new_empty(
+                *self.memory.shape[:4], max(self.num_slots, 64, 2 * capacity), keys.shape[3]
+            )
             grown[..., :first, :] = self.memory[..., :first, :]
             self.memory = grown
         pair = self.memory[layer, ..., : self.num_slots, :]
@@ -148,11 +168,14 @@ class DecoderState:
         return pair
 
     def reorder(self, beam_indices: Tensor) -> None:
-        """Let hypothesis k of sentence b continue from hypothesis `beam_indices[b, k]` of the same sentence.
+        """Let hypothesis k of sentence b continue from hypothesis `beam_indices[b, k]` of the same
+        sentence.
 
         The number of hypotheses may change: this is also how one prompt becomes K beams.
         """
-        self.visible = self.visible.gather(1, beam_indices[:, :, None].expand(-1, -1, self.num_slots))
+        self.visible = self.visible.gather(
+            1, beam_indices[:, :, None].expand(-1, -1, self.num_slots)
+        )
         self.lengths = self.lengths.gather(1, beam_indices)
         self._steps_since_sweep += 1
         if self._steps_since_sweep >= STEPS_BETWEEN_SWEEPS:
@@ -166,7 +189,8 @@ class DecoderState:
         moved = destinations != sentences
         for buffer in (self.memory[..., : self.num_slots, :], self.cross):
             buffer[:, :, destinations[moved]] = buffer[:, :, sentences[moved]]
-        self.memory, self.cross = self.memory[:, :, :num_sentences], self.cross[:, :, :num_sentences]
+        self.memory = self.memory[:, :, :num_sentences]
+        self.cross = self.cross[:, :, :num_sentences]
         self.source_visible = self.source_visible[sentences]
         self.visible = self.visible[sentences]
         self.lengths = self.lengths[sentences]
@@ -176,10 +200,16 @@ class DecoderState:
         num_live = int(in_use.sum(1).max())
         if num_live * 3 > self.num_slots * 2:
             return
-        live_first = in_use.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :num_live]
-        index = live_first[:, None, :, None].expand(*self.memory.shape[:4], num_live, self.memory.shape[5])
+        live_first = in_use.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[
+            :, :num_live
+        ]
+        index = live_first[:, None, :, None].expand(
+            *self.memory.shape[:4], num_live, self.memory.shape[5]
+        )
         self.memory[..., :num_live, :] = self.memory.gather(4, index)
-        self.visible = self.visible.gather(2, live_first[:, None].expand(-1, self.visible.shape[1], -1))
+        self.visible = self.visible.gather(
+            2, live_first[:, None].expand(-1, self.visible.shape[1], -1)
+        )
 
 
 class SelfAttention(nn.Module):
@@ -192,20 +222,29 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
 
     def forward(self, x: Tensor, view: "View", layer: int) -> Tensor:
-        """Attend from `x` [B, Q, D] to the tokens that `view` shows: those of `x`, and those in its state's memory of `layer`."""
-        queries, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
+        """Attend from `x` [B, Q, D] to the tokens that `view` shows: those of `x`, and those in its
+        state's memory of `layer`.
+        """
+        queries, keys, values = (
+            split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1)
+        )
         if view.rotation is not None:
-            queries, keys = rotate(queries, view.rotation), rotate(keys, view.rotation)
+            queries = rotate(queries, view.rotation)
+            keys = rotate(keys, view.rotation)
         if view.state is not None:
             keys, values = view.state.append(layer, keys, values)
         is_causal = view.mask is None
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=view.mask, is_causal=is_causal)
+        attended = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=view.mask, is_causal=is_causal
+        )
         output: Tensor = self.out(join_heads(attended))
         return output
 
 
 class CrossAttention(nn.Module):
-    """Attention from target tokens to the encoded source, whose keys and values can be computed once and reused."""
+    """Attention from target tokens to the encoded source, whose keys and values can be computed
+    once and reused.
+    """
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -219,14 +258,20 @@ class CrossAttention(nn.Module):
         return [split_heads(part, self.num_heads) for part in self.kv(encoded).chunk(2, dim=-1)]
 
     def forward(self, x: Tensor, source: list[Tensor], mask: Tensor) -> Tensor:
-        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the scores."""
+        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to
+        the scores.
+        """
         keys, values = source
-        attended = F.scaled_dot_product_attention(split_heads(self.q(x), self.num_heads), keys, values, attn_mask=mask)
+        attended = F.scaled_dot_product_attention(
+            split_heads(self.q(x), self.num_heads), keys, values, attn_mask=mask
+        )
         output: Tensor = self.out(join_heads(attended))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention weights over the source, [B, Q, S], averaged over heads; used for alignments."""
+        """Return the attention weights over the source, [B, Q, S], averaged over heads; used for
+        alignments.
+        """
         queries = split_heads(self.q(x), self.num_heads)
         products = queries @ keys.transpose(-1, -2) / keys.shape[-1] ** 0.5
         return torch.softmax(products + mask, dim=-1).mean(1)
@@ -237,7 +282,9 @@ class View:
     """What the queries of one call may attend to; the same for all layers."""
 
     mask: Tensor | None = None
-    """[B, 1, Q, slots]: 0 where a query may attend to a token of its own sequence, else -inf; None means causal."""
+    """[B, 1, Q, slots]: 0 where a query may attend to a token of its own sequence, else -inf; None
+    means causal.
+    """
 
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines of rotary positions."""
@@ -278,9 +325,16 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(
-        self, x: Tensor, view: View, layer: int, encoded: Tensor | None = None, *, with_weights: bool = False
+        self,
+        x: Tensor,
+        view: View,
+        layer: int,
+        encoded: Tensor | None = None,
+        *,
+        with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on `x` [B, Q, D]; also return cross-attention weights [B, Q, S] if requested.
+        """Run the layer on `x` [B, Q, D]; also return cross-attention weights [B, Q, S] if
+        requested.
 
         The source is `encoded` [B, S, D] or, already projected, in the state.
         """

@@ -1,9 +1,11 @@
-"""Label-smoothed cross-entropy that keeps one loss per token, because a loss spike comes down to single tokens.
+"""Label-smoothed cross-entropy that keeps one loss per token, because a loss spike comes down to
+single tokens.
 
-Computed in float32 whatever the dtype of the logits. The smoothed loss equals `torch.nn.functional.cross_entropy`. The
-plain negative log-likelihood is returned too, since perplexity is based on it. On a CPU the rows are processed in
-cache-sized chunks: with a vocabulary of 8,000 an update of a small model takes two thirds of the time that the same
-formula takes on whole tensors.
+Computed in float32 whatever the dtype of the logits. The smoothed loss equals
+`torch.nn.functional.cross_entropy`. The plain negative log-likelihood is returned too, since
+perplexity is based on it. On a CPU the rows are processed in cache-sized chunks: with a vocabulary
+of 8,000 an update of a small model takes two thirds of the time that the same formula takes on
+whole tensors.
 """
 
 from collections.abc import Iterator
@@ -16,15 +18,25 @@ from torch import Tensor
 from sonde.errors import SettingError
 
 _CHUNK_BYTES: Final = 1 << 20
-"""Bytes of logits processed at a time on a CPU, so that they and their gradient stay in the cache."""
+"""Bytes of logits processed at a time on a CPU, so that they and their gradient stay in the
+cache.
+"""
 
 
-def token_losses(logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: float = 0.0) -> "TokenLosses":
-    """Return the losses of `targets` [B, T] under `logits` [B, T, V]; padding gets exactly 0 and no gradient."""
+def token_losses(
+    logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: float = 0.0
+) -> "TokenLosses":
+    """Return the losses of `targets` [B, T] under `logits` [B, T, V]; padding gets exactly 0 and no
+    gradient.
+    """
     if not 0.0 <= label_smoothing < 1.0:
-        raise SettingError(f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1")
+        raise SettingError(
+            f"label_smoothing is {label_smoothing!r}",
+            hint="use a rate from 0 up to, not including, 1",
+        )
     is_token = targets != pad
-    losses, likelihoods = _SmoothedCrossEntropy.apply(logits.float(), targets, label_smoothing)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    # torch leaves it untyped
+    losses, likelihoods = _SmoothedCrossEntropy.apply(logits.float(), targets, label_smoothing)  # type: ignore[no-untyped-call]
     return TokenLosses(
         losses=losses.masked_fill(~is_token, 0.0),
         negative_log_likelihoods=likelihoods.masked_fill(~is_token, 0.0),
@@ -51,12 +63,18 @@ class TokenLosses:
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Compute the smoothed and the plain loss of targets [...] under logits [..., V]; only the first has a gradient."""
+    """Compute the smoothed and the plain loss of targets [...] under logits [..., V]; only the
+    first has a gradient.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        rows, wanted = logits.flatten(0, -2), targets.flatten()
-        likelihoods, losses = rows.new_empty(len(rows)), rows.new_empty(len(rows))
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        rows = logits.flatten(0, -2)
+        wanted = targets.flatten()
+        likelihoods = rows.new_empty(len(rows))
+        losses = rows.new_empty(len(rows))
         for chunk in _chunks(rows):
             log_probabilities = rows[chunk].log_softmax(-1)
             likelihood = log_probabilities.gather(-1, wanted[chunk, None])[:, 0].neg_()
@@ -74,10 +92,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         logits, targets = ctx.saved_tensors
-        rows, wanted, gradient = logits.flatten(0, -2), targets.flatten(), gradients[0].flatten()[:, None]
+        rows = logits.flatten(0, -2)
+        wanted = targets.flatten()
+        gradient = gradients[0].flatten()[:, None]
         result = torch.empty_like(rows)
         for chunk in _chunks(rows):
-            part, scale = result[chunk], gradient[chunk]
+            part = result[chunk]
+            scale = gradient[chunk]
             torch.softmax(rows[chunk], -1, out=part)
             if ctx.smoothing:
                 part.sub_(ctx.smoothing / rows.shape[1])

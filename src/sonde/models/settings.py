@@ -24,11 +24,15 @@ class TransformerShape:
     dropout: Rate = 0.1
     """Dropout on the embeddings and on the output of every sub-layer."""
     norm: Literal["pre", "post"] = "pre"
-    """Place of the layer norm: "pre" is before each sub-layer, "post" is after the residual sum, as in the 2017 paper."""
+    """Place of the layer norm: "pre" is before each sub-layer, "post" is after the residual sum, as
+    in the 2017 paper.
+    """
     positions: Literal["sinusoidal", "rotary"] = "sinusoidal"
     """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
     tie: Literal["none", "output", "all"] = "all"
-    """Which embeddings are shared: "none", "output" (decoder and output projection), or "all", the encoder's too."""
+    """Which embeddings are shared: "none", "output" (decoder and output projection), or "all", the
+    encoder's too.
+    """
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -39,8 +43,11 @@ class TransformerShape:
             )
         if self.model_dim % 2 or (self.positions == "rotary" and self.head_dim % 2):
             raise SettingError(
-                f"{self.positions} positions need an even width, but model_dim is {self.model_dim} in heads of {self.head_dim}",
-                hint="use an even model_dim, and an even model_dim / num_heads for rotary positions",
+                f"{self.positions} positions need an even width, but model_dim is {self.model_dim}"
+                f" in heads of {self.head_dim}",
+                hint=(
+                    "use an even model_dim, and an even model_dim / num_heads for rotary positions"
+                ),
             )
 
     @property
@@ -64,9 +71,14 @@ class TransformerSettings(TransformerShape):
         super().__post_init__()
         if self.pad >= self.vocab_size:
             raise SettingError(f"pad is {self.pad}, outside the vocabulary of {self.vocab_size}")
-        if self.encoder_layers and self.tie == "all" and self.source_vocab_size not in (None, self.vocab_size):
+        if (
+            self.encoder_layers
+            and self.tie == "all"
+            and self.source_vocab_size not in (None, self.vocab_size)
+        ):
             raise SettingError(
-                f"tie='all' shares one embedding, but source_vocab_size is {self.source_vocab_size} and vocab_size {self.vocab_size}",
+                f"tie='all' shares one embedding, but source_vocab_size is {self.source_vocab_size}"
+                f" and vocab_size {self.vocab_size}",
                 hint="use tie='output', or one joint vocabulary",
             )
 

@@ -1,17 +1,21 @@
-"""A Transformer, encoder-decoder or decoder-only, with the same code for training and incremental decoding.
+"""A Transformer, encoder-decoder or decoder-only, with the same code for training and incremental
+decoding.
 
     model = Transformer(TransformerSettings(vocab_size=8000))
     logits = model(previous, source)                     # training: [B, T, V]
 
-    state = model.start(source)                          # decoding: the source is encoded and projected once
+    state = model.start(source)                          # decoding: the source is encoded and
+                                                         # projected once
     logits, _ = model.decode(tokens, state)              # tokens [B, K, Q] -> logits [B, K, Q, V]
     state.reorder(beam_indices)                          # when hypotheses change places
 
-`forward` and `decode` both end in `_layers`; they differ only in the source of the mask and in whether keys are cached.
-Their logits agree to 1e-5 at every position (tests/unit/models/test_transformer.py). Works under `torch.compile`,
-bfloat16 autocast, DistributedDataParallel and `fully_shard`.
+`forward` and `decode` both end in `_layers`; they differ only in the source of the mask and in
+whether keys are cached. Their logits agree to 1e-5 at every position
+(tests/unit/models/test_transformer.py). Works under `torch.compile`, bfloat16 autocast,
+DistributedDataParallel and `fully_shard`.
 
-Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V vocabulary.
+Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V
+vocabulary.
 """
 
 from typing import Any
@@ -20,7 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
-from sonde.models.layers import Block, DecoderState, View, additive, positions_of, rotary_angles, sinusoids
+from sonde.models.layers import (
+    Block,
+    DecoderState,
+    View,
+    additive,
+    positions_of,
+    rotary_angles,
+    sinusoids,
+)
 from sonde.models.settings import TransformerSettings
 
 
@@ -50,11 +62,19 @@ class Transformer(nn.Module):
         has_source = not settings.is_decoder_only
         self.source_embed = self.embed
         if has_source and settings.tie != "all":
-            self.source_embed = _embedding(settings.source_vocab_size or settings.vocab_size, settings)
-        self.encoder = nn.ModuleList(Block(settings, has_source=False) for _ in range(settings.encoder_layers))
-        self.decoder = nn.ModuleList(Block(settings, has_source=has_source) for _ in range(settings.decoder_layers))
+            self.source_embed = _embedding(
+                settings.source_vocab_size or settings.vocab_size, settings
+            )
+        self.encoder = nn.ModuleList(
+            Block(settings, has_source=False) for _ in range(settings.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            Block(settings, has_source=has_source) for _ in range(settings.decoder_layers)
+        )
         is_pre_norm = settings.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(settings.model_dim) if is_pre_norm and has_source else nn.Identity()
+        self.encoder_norm = (
+            nn.LayerNorm(settings.model_dim) if is_pre_norm and has_source else nn.Identity()
+        )
         self.decoder_norm = nn.LayerNorm(settings.model_dim) if is_pre_norm else nn.Identity()
         self.dropout = nn.Dropout(settings.dropout)
         self.output = nn.Linear(settings.model_dim, settings.vocab_size, bias=False)
@@ -65,10 +85,11 @@ class Transformer(nn.Module):
             self.output.weight = self.embed.weight
 
     def forward(self, previous: Tensor, source: Tensor | None = None) -> Tensor:
-        """Return logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B, S] with an encoder.
+        """Return logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B,
+        S] with an encoder.
 
-        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides at no cost.
-        Logits at padding are meaningless.
+        Sources may be padded on either side. Targets are padded on the right, which a causal mask
+        hides at no cost. Logits at padding are meaningless.
         """
         self._check_source(source)
         positions = positions_of(previous != self.settings.pad)
@@ -88,8 +109,11 @@ class Transformer(nn.Module):
         encoded: Tensor = self.encoder_norm(x)
         return encoded
 
-    def start(self, source: Tensor | None = None, *, num_sentences: int | None = None) -> DecoderState:
-        """Return the state before the first token: one hypothesis per sentence, the source encoded and projected once.
+    def start(
+        self, source: Tensor | None = None, *, num_sentences: int | None = None
+    ) -> DecoderState:
+        """Return the state before the first token: one hypothesis per sentence, the source encoded
+        and projected once.
 
         A decoder-only model has no source and needs `num_sentences`.
         """
@@ -98,15 +122,23 @@ class Transformer(nn.Module):
             num_sentences = len(source)
         if num_sentences is None:
             raise SettingError(
-                "num_sentences is None", hint="a decoder-only model cannot tell it from a source: pass it"
+                "num_sentences is None",
+                hint="a decoder-only model cannot tell it from a source: pass it",
             )
-        own, weight = self.settings, self.embed.weight
-        nothing = weight.new_empty(len(self.decoder), 2, num_sentences, own.num_heads, 0, own.head_dim)
-        cross, source_visible = nothing, weight.new_empty(num_sentences, 1, 1, 0, dtype=torch.bool)
+        own = self.settings
+        weight = self.embed.weight
+        nothing = weight.new_empty(
+            len(self.decoder), 2, num_sentences, own.num_heads, 0, own.head_dim
+        )
+        cross = nothing
+        source_visible = weight.new_empty(num_sentences, 1, 1, 0, dtype=torch.bool)
         if source is not None:
-            encoded, source_visible = self.encode(source), self._source_visible(source)
+            encoded = self.encode(source)
+            source_visible = self._source_visible(source)
             cross_attentions: list[Any] = [block.cross for block in self.decoder]
-            cross = torch.stack([torch.stack(attention.project(encoded)) for attention in cross_attentions])
+            cross = torch.stack(
+                [torch.stack(attention.project(encoded)) for attention in cross_attentions]
+            )
         return DecoderState(
             memory=nothing,
             cross=cross,
@@ -116,19 +148,28 @@ class Transformer(nn.Module):
         )
 
     def decode(
-        self, tokens: Tensor, state: DecoderState, *, last_only: bool = False, with_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        *,
+        last_only: bool = False,
+        with_attention: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Feed the next tokens [B, K, Q] of every hypothesis, which extends `state`.
 
-        Returns logits [B, K, Q, V] and, if requested, the last layer's cross-attention over the source, [B, K, Q, S].
-        With `last_only` both are for the last of the Q tokens only, so Q = 1.
+        Returns logits [B, K, Q, V] and, if requested, the last layer's cross-attention over the
+        source, [B, K, Q, S]. With `last_only` both are for the last of the Q tokens only, so Q = 1.
         """
         positions, visible = state.extend(tokens != self.settings.pad)
         view = self._view(visible, positions, state.source_visible, state)
-        hidden, weights = self._layers(tokens.flatten(1), positions, view, with_weights=with_attention)
+        hidden, weights = self._layers(
+            tokens.flatten(1), positions, view, with_weights=with_attention
+        )
         wanted = slice(-1 if last_only else None, None)
         hidden = hidden.view(*tokens.shape, -1)[:, :, wanted]
-        return self.output(hidden), None if weights is None else weights.view(*tokens.shape, -1)[:, :, wanted]
+        return self.output(hidden), None if weights is None else weights.view(*tokens.shape, -1)[
+            :, :, wanted
+        ]
 
     def _layers(
         self,
@@ -171,11 +212,17 @@ class Transformer(nn.Module):
         )
 
     def _source_visible(self, source: Tensor) -> Tensor:
-        """Return [B, 1, 1, S], True at tokens. A source of only padding is fully visible, so that every softmax has an entry."""
+        """Return [B, 1, 1, S], True at tokens. A source of only padding is fully visible, so that
+        every softmax has an entry.
+        """
         is_token = source != self.settings.pad
         return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is None) != self.settings.is_decoder_only:
-            kind = "a decoder-only model reads no source" if source is not None else "an encoder-decoder needs a source"
+            kind = (
+                "a decoder-only model reads no source"
+                if source is not None
+                else "an encoder-decoder needs a source"
+            )
             raise SettingError(kind, hint="encoder_layers=0 makes a decoder-only model")

@@ -1,9 +1,10 @@
 """Compare two dumps: what differs, by how much, and where the difference began.
 
-Entries are matched by key and compared in the order in which the first run saved them. Whole tensors are compared value
-by value when both dumps have them. Otherwise hashes are compared, if both dumps have the same kind and no tolerance was
-given; otherwise the statistics. Dtypes are compared by kind, so torch.float32 matches MindSpore's Float32. An entry
-that is null on both sides is "not compared". Reads files and has no other side effects.
+Entries are matched by key and compared in the order in which the first run saved them. Whole
+tensors are compared value by value when both dumps have them. Otherwise hashes are compared, if
+both dumps have the same kind and no tolerance was given; otherwise the statistics. Dtypes are
+compared by kind, so torch.float32 matches MindSpore's Float32. An entry that is null on both sides
+is "not compared". Reads files and has no other side effects.
 """
 
 import math
@@ -34,7 +35,9 @@ _Leaves: TypeAlias = dict[tuple[str, ...], Leaf | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. By default they must be equal."""
+    """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. By default they must
+    be equal.
+    """
 
     relative: float = 0.0
     """Allowed difference as a fraction of the second value."""
@@ -52,10 +55,16 @@ class Tolerance:
         return self.relative == 0 and self.absolute == 0
 
     def allows(self, a: float, b: float) -> bool:
-        """Return whether two numbers are close enough. NaN matches NaN, and an infinity matches itself."""
+        """Return whether two numbers are close enough. NaN matches NaN, and an infinity matches
+        itself.
+        """
         if a == b or (math.isnan(a) and math.isnan(b)):
             return True
-        return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= self.absolute + self.relative * abs(b)
+        return (
+            math.isfinite(a)
+            and math.isfinite(b)
+            and abs(a - b) <= self.absolute + self.relative * abs(b)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +77,9 @@ class Comparison:
     verdict: str
     """SAME, DIFFERENT or NOT_COMPARED."""
     by: str
-    """What was compared: tensor, hash, statistics, value, shape or dtype; or the reason why nothing was."""
+    """What was compared: tensor, hash, statistics, value, shape or dtype; or the reason why nothing
+    was.
+    """
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     cosine: float | None = None
@@ -79,17 +90,22 @@ class Comparison:
 
 def compare_dumps(a: Path, b: Path, tolerance: Tolerance) -> list[Comparison]:
     """Return every comparison in execution order: by step, then rank, then key."""
-    ours, theirs = find_dumps(a), find_dumps(b)
+    ours = find_dumps(a)
+    theirs = find_dumps(b)
     # One dump each: compare them whatever they are called, rank against rank or step against step.
     if len(ours) == len(theirs) == 1:
         theirs = dict(zip(ours, theirs.values(), strict=True))
     places = dict.fromkeys([*ours, *theirs])
-    return [one for place in places for one in _compare_pair(place, ours.get(place), theirs.get(place), tolerance)]
+    return [
+        one
+        for place in places
+        for one in _compare_pair(place, ours.get(place), theirs.get(place), tolerance)
+    ]
 
 
 def first_difference(comparisons: list[Comparison]) -> Comparison | None:
     """Return the first comparison that differs, or None."""
-    return next((one for one in comparisons if one.verdict == DIFFERENT), None)
+    return next((comparison for comparison in comparisons if comparison.verdict == DIFFERENT), None)
 
 
 def _compare_pair(
@@ -99,10 +115,13 @@ def _compare_pair(
     if mine is None or other is None:
         outcome = _verdict(False, f"not in the {'first' if mine is None else 'second'}", "missing")
         return [Comparison(step=step, process=process, key="", **outcome)]
-    ours, theirs = read_dump(mine), read_dump(other)
-    left, right = ours.leaves(), theirs.leaves()
+    ours = read_dump(mine)
+    theirs = read_dump(other)
+    left = ours.leaves()
+    right = theirs.leaves()
     if _has_old_keys(left) != _has_old_keys(right):
-        left, right = _without_mark(left), _without_mark(right)
+        left = _without_mark(left)
+        right = _without_mark(right)
     found = []
     for key in dict.fromkeys([*left, *right]):
         if key in left and key in right:
@@ -118,7 +137,9 @@ def _compare_pair(
 
 
 def _has_old_keys(leaves: _Leaves) -> bool:
-    """Return whether the keys have the form used up to msprobe 1.3: `x.0` instead of `x.0.debug`."""
+    """Return whether the keys have the form used up to msprobe 1.3: `x.0` instead of
+    `x.0.debug`.
+    """
     return bool(leaves) and not any(".debug" in key[0] for key in leaves)
 
 
@@ -144,13 +165,17 @@ def _compare_leaves(
         if not is_same:
             return _verdict(False, f"{a.get(by)} and {b.get(by)}", by)
     try:
-        whole_a, whole_b = dump_a.load(a), dump_b.load(b)
+        whole_a = dump_a.load(a)
+        whole_b = dump_b.load(b)
     except OSError as error:
         return _verdict(False, str(error), "tensor")
     if whole_a is not None and whole_b is not None:
         return _compare_arrays(whole_a, whole_b, tolerance)
-    # msprobe hashes MindSpore's bfloat16 as float32, so these hashes cannot be compared with PyTorch's.
-    same_bytes = _dtype(a) != "bfloat16" or dump_a.header.get("framework") == dump_b.header.get("framework")
+    # msprobe hashes MindSpore's bfloat16 as float32, so these hashes cannot be compared with
+    # PyTorch's.
+    same_bytes = _dtype(a) != "bfloat16" or dump_a.header.get("framework") == dump_b.header.get(
+        "framework"
+    )
     if tolerance.is_exact and same_bytes:
         for name in _HASHES:
             if a.get(name) and b.get(name):
@@ -160,33 +185,52 @@ def _compare_leaves(
 
 
 def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
-    left, right = a.get("value"), b.get("value")
+    left = a.get("value")
+    right = b.get("value")
     if left is None and right is None:
         if a.get("type") != b.get("type"):
             return _verdict(False, f"{a.get('type')} and {b.get('type')}", "type")
         is_none = a.get("type") == "NoneType"
-        return _verdict(True, "", "value") if is_none else _not_compared(str(a.get("error", "null in both")))
+        return (
+            _verdict(True, "", "value")
+            if is_none
+            else _not_compared(str(a.get("error", "null in both")))
+        )
     if _is_number(left) and _is_number(right):
-        return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(left, right)
+        return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(
+            left, right
+        )
     return _verdict(left == right, f"{left!r} and {right!r}"[:200], "value")
 
 
 def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
     # A statistic missing from one side was not computed by the tool that wrote it.
-    both = [name for name in (*STATISTICS, *_EXACT) if a.get(name) is not None and b.get(name) is not None]
+    both = [
+        name
+        for name in (*STATISTICS, *_EXACT)
+        if a.get(name) is not None and b.get(name) is not None
+    ]
     if not set(both) & set(STATISTICS):
         return _not_compared("no statistics in both")
     exact = Tolerance()
-    far = [name for name in both if not (exact if name in _EXACT else tolerance).allows(a[name], b[name])]
+    far = [
+        name
+        for name in both
+        if not (exact if name in _EXACT else tolerance).allows(a[name], b[name])
+    ]
     detail = f"{far[0]} {a[far[0]]} and {b[far[0]]}" if far else ""
     return _statistics_errors(a, b) | _verdict(not far, detail, "statistics")
 
 
 def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
     """Return the largest errors among the four statistics."""
-    errors = [_errors(a[name], b[name]) for name in STATISTICS if _is_number(a.get(name)) and _is_number(b.get(name))]
+    errors = [
+        _errors(a[name], b[name])
+        for name in STATISTICS
+        if _is_number(a.get(name)) and _is_number(b.get(name))
+    ]
     return {
-        name: max((one[name] for one in errors if one[name] is not None), default=None)
+        name: max((error[name] for error in errors if error[name] is not None), default=None)
         for name in ("max_abs_error", "max_rel_error")
     }
 
@@ -203,19 +247,28 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
     """Compare value by value, in blocks, so that memory stays bounded."""
     if a.shape != b.shape:
         return _verdict(False, f"{list(a.shape)} and {list(b.shape)}", "shape")
-    shape, a, b = a.shape, a.reshape(-1), b.reshape(-1)
+    shape = a.shape
+    a = a.reshape(-1)
+    b = b.reshape(-1)
     max_abs = max_rel = squares_a = squares_b = product = 0.0
-    num_different, first = 0, -1
+    num_different = 0
+    first = -1
     for start in range(0, a.size, _BLOCK):
-        left, right = a[start : start + _BLOCK], b[start : start + _BLOCK]
+        left = a[start : start + _BLOCK]
+        right = b[start : start + _BLOCK]
         with np.errstate(all="ignore"):
             same = (left == right) | ((left != left) & (right != right))
             both = np.isfinite(left) & np.isfinite(right)
-            left, right = (np.where(both, one, 0).astype(np.result_type(one, np.float64)) for one in (left, right))
-            error, size = np.abs(left - right), np.abs(right)
+            left, right = (
+                np.where(both, one, 0).astype(np.result_type(one, np.float64))
+                for one in (left, right)
+            )
+            error = np.abs(left - right)
+            size = np.abs(right)
             close = same | (both & (error <= tolerance.absolute + tolerance.relative * size))
             relative = np.where(error == 0, 0.0, error / size)
-        max_abs, max_rel = max(max_abs, float(error.max())), max(max_rel, float(relative.max()))
+        max_abs = max(max_abs, float(error.max()))
+        max_rel = max(max_rel, float(relative.max()))
         product += float(np.vdot(left, right).real)
         squares_a += float(np.vdot(left, left).real)
         squares_b += float(np.vdot(right, right).real)
@@ -227,12 +280,20 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
         at = [int(index) for index in np.unravel_index(first, shape)] if shape else []
         detail = f"{num_different} of {a.size} values, first at {at}: {a[first]} and {b[first]}"
     length = math.sqrt(squares_a) * math.sqrt(squares_b)
-    errors = {"max_abs_error": max_abs, "max_rel_error": max_rel, "cosine": product / length if length else None}
+    errors = {
+        "max_abs_error": max_abs,
+        "max_rel_error": max_rel,
+        "cosine": product / length if length else None,
+    }
     return _verdict(not num_different, detail, "tensor") | errors
 
 
 def _verdict(is_same: bool, detail: str, by: str) -> dict[str, Any]:
-    return {"verdict": SAME if is_same else DIFFERENT, "by": by, "detail": "" if is_same else detail}
+    return {
+        "verdict": SAME if is_same else DIFFERENT,
+        "by": by,
+        "detail": "" if is_same else detail,
+    }
 
 
 def _not_compared(why: str) -> dict[str, Any]:

@@ -1,26 +1,30 @@
-"""Dumps: the records and names in one, how debug.json is built from them, and reading them (docs/formats/probe.md).
+"""Dumps: the records and names in one, how debug.json is built from them, and reading them
+(docs/formats/probe.md).
 
     {"type":"DUMP","format":1,"task":…,"level":"debug","step":0,"rank":0,"pid":…,"time":…}
     {"type":"VALUE","key":"x.0.debug","tree":…,"grad":"x_grad.0.debug"}
     {"type":"GRAD","key":"x_grad.0.debug","of":"x.0.debug","indexes":["key2","0"],"leaf":…}
 
-`fold` turns the records into the document, both for the writer at `step()` and for a reader after a kill.
+`fold` turns the records into the document, both for the writer at `step()` and for a reader after a
+kill.
 
 A name that the user gave becomes a safe key of debug.json and a safe file name:
 
-    key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
-    file  {name}{_grad}.{count}[.pass{k}].debug[.{index}]*.{pt|npy}
+    key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping
+          beyond its own
+    file  {name}{_grad}.{count}[.pass{k}].tensor[.{index}]*.{pt|npy}      or .debug (file_mark)
 
-A file name keeps letters, digits and `_-.`. Every other character, a leading dot and a dot inside an index is written
-as %XX, so no name can escape its folder and no two names share a file. A name too long for the file system is cut and
-ends in a digest of the whole name.
+A file name keeps letters, digits and `_-.`. Every other character, a leading dot and a dot inside
+an index is written as %XX, so no name can escape its folder and no two names share a file. A name
+too long for the file system is cut and ends in a digest of the whole name.
 
-Dumps are read whether sonde or msprobe wrote them, for PyTorch or MindSpore, complete or from a killed process.
+Dumps are read whether sonde or msprobe wrote them, for PyTorch or MindSpore, complete or from a
+killed process.
 
-    dump_path/step{N}/rank{R}/debug.json      (msprobe without torch.distributed: proc{PID}; its older versions: rank)
+    dump_path/step{N}/rank{R}/debug.json      (without a rank: rank; in msprobe 26: proc{PID})
 
-If debug.json is missing or older than the stream probe.jsonl, the dump is rebuilt from the stream in memory; nothing is
-written. Needs torch only to load the whole tensors of a PyTorch dump.
+If debug.json is missing or older than the stream probe.jsonl, the dump is rebuilt from the stream
+in memory; nothing is written. Needs torch only to load the whole tensors of a PyTorch dump.
 """
 
 import hashlib
@@ -52,7 +56,7 @@ TENSOR_FOLDER: Final = "dump_tensor_data"
 MAX_FILE_BYTES: Final = 200
 """Longest file name in bytes. File systems allow 255; the rest is left for temporary names."""
 
-_MARK: Final = "debug"
+_KEY_MARK: Final = "debug"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 _STEP: Final = re.compile(r"step(\d+)")
 _PROCESS: Final = re.compile(r"rank(\d*)|proc(\d+)")
@@ -60,8 +64,10 @@ _READERS: Final = {".pt": "sonde.probe.torch_tensors", ".npy": "sonde.probe.nump
 
 
 def value_key(base: str, count: int) -> str:
-    """Return the key of a saved value, or of its first gradient if `base` belongs to the gradient."""
-    return f"{base}.{count}.{_MARK}"
+    """Return the key of a saved value, or of its first gradient if `base` belongs to the
+    gradient.
+    """
+    return f"{base}.{count}.{_KEY_MARK}"
 
 
 def pass_key(key: str, num_earlier: int) -> str:
@@ -74,28 +80,33 @@ def recompute_key(key: str) -> str:
     return f"{key}.recompute"
 
 
-def file_name_of(key: str, indexes: Indexes, suffix: str) -> str:
-    """Return the file name of one tensor; `key` is its record's key and `indexes` its path inside the saved value."""
-    base, _, rest = key.rpartition(f".{_MARK}")
-    stem = ".".join([safe_name(base) + rest, _MARK, *(_safe_index(index) for index in indexes)])
+def file_name_of(key: str, indexes: Indexes, suffix: str, mark: str = "tensor") -> str:
+    """Return the file name of one tensor; `key` is its record's key, `indexes` its path inside the
+    saved value, and `mark` the word between them.
+    """
+    base, _, rest = key.rpartition(f".{_KEY_MARK}")
+    ways = [_safe_index(index, mark) for index in indexes]
+    stem = ".".join([safe_name(base, mark) + rest, mark, *ways])
     if len(stem.encode()) > MAX_FILE_BYTES:
         digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
         stem = stem.encode()[: MAX_FILE_BYTES - 17].decode(errors="ignore") + "~" + digest
     return f"{stem}.{suffix}"
 
 
-def safe_name(name: str) -> str:
+def safe_name(name: str, mark: str = "tensor") -> str:
     """Return `name` in a form that is safe inside a file name. Different names stay different."""
     quoted = re.sub(r"[^\w.-]", _quote, name)
     if quoted.startswith("."):
         quoted = "%2E" + quoted[1:]
     # The mark between name and indexes must occur only once, or two names could collide.
-    return quoted.replace(f".{_MARK}", f"%2E{_MARK}")
+    return quoted.replace(f".{mark}", f"%2E{mark}")
 
 
-def _safe_index(index: str) -> str:
-    quoted = safe_name(index).replace(".", "%2E")
-    return "%64ebug" if quoted == _MARK else quoted or "%"
+def _safe_index(index: str, mark: str) -> str:
+    quoted = safe_name(index, mark).replace(".", "%2E")
+    if quoted == mark:
+        return f"%{ord(mark[0]):02X}{mark[1:]}"
+    return quoted or "%"
 
 
 def _quote(match: re.Match[str]) -> str:
@@ -103,8 +114,15 @@ def _quote(match: re.Match[str]) -> str:
 
 
 def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Build the document of a dump: msprobe's header, then every value and gradient in call order."""
-    document: dict[str, Any] = {"task": "statistics", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
+    """Build the document of a dump: msprobe's header, then every value and gradient in call
+    order.
+    """
+    document: dict[str, Any] = {
+        "task": "statistics",
+        "level": "debug",
+        "framework": "pytorch",
+        "dump_data_dir": None,
+    }
     data: dict[str, Tree] = {}
     gradients: dict[str, tuple[str, dict[Indexes, Leaf]]] = {}
     for record in records:
@@ -121,7 +139,9 @@ def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
             _, found = gradients.setdefault(record["key"], (record["of"], {}))
             found[tuple(record["indexes"])] = record["leaf"]
         elif kind == DUMP:
-            document |= {key: record[key] for key in ("task", "level", "dump_data_dir") if key in record}
+            document |= {
+                key: record[key] for key in ("task", "level", "dump_data_dir") if key in record
+            }
     for key, (of, found) in gradients.items():
         lost = {".".join(indexes): leaf for indexes, leaf in found.items()}
         data[key] = _gradient_tree(data[of], found) if of in data else lost
@@ -130,9 +150,17 @@ def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
-    """Return debug.json as bytes, one line per entry, with bare NaN and Infinity as in msprobe and Python's json."""
-    header = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items() if key != "data")
-    entries = b",\n".join([b"  %b: %b" % (_json(key), _json(tree)) for key, tree in document["data"].items()])
+    """Return debug.json as bytes, one line per entry, with bare NaN and Infinity as in msprobe and
+    Python's json.
+    """
+    header = ",\n".join(
+        f" {json.dumps(key)}: {json.dumps(value)}"
+        for key, value in document.items()
+        if key != "data"
+    )
+    entries = b",\n".join(
+        [b"  %b: %b" % (_json(key), _json(tree)) for key, tree in document["data"].items()]
+    )
     return b'{\n%b,\n "data": {\n%b\n }\n}\n' % (header.encode(), entries)
 
 
@@ -146,11 +174,16 @@ def _json(value: object) -> bytes:
 
 
 def _gradient_tree(tree: Tree, gradients: dict[Indexes, Leaf], indexes: Indexes = ()) -> Tree:
-    """Return the tree of a value with a gradient in place of each leaf, or null if none has arrived."""
+    """Return the tree of a value with a gradient in place of each leaf, or null if none has
+    arrived.
+    """
     if tree is None or is_leaf(tree):
         return gradients.get(indexes)
     if isinstance(tree, list):
-        return [_gradient_tree(node, gradients, (*indexes, str(place))) for place, node in enumerate(tree)]
+        return [
+            _gradient_tree(node, gradients, (*indexes, str(place)))
+            for place, node in enumerate(tree)
+        ]
     return {key: _gradient_tree(node, gradients, (*indexes, key)) for key, node in tree.items()}
 
 
@@ -163,11 +196,18 @@ class Dump(NamedTuple):
     """Value trees by key, in call order."""
 
     def leaves(self) -> dict[tuple[str, ...], Leaf | None]:
-        """Return every tensor and scalar by key and path (`("x.0.debug", "key2", "0")`), in call order."""
-        return {(key, *indexes): leaf for key, tree in self.data.items() for indexes, leaf in leaves(tree)}
+        """Return every tensor and scalar by key and path (`("x.0.debug", "key2", "0")`), in call
+        order.
+        """
+        return {
+            (key, *indexes): leaf
+            for key, tree in self.data.items()
+            for indexes, leaf in leaves(tree)
+        }
 
     def load(self, leaf: Leaf) -> Any:
-        """Return the whole tensor of a leaf as a numpy array, or None if it was not written or its file is gone.
+        """Return the whole tensor of a leaf as a numpy array, or None if it was not written or its
+        file is gone.
 
         bfloat16 and fp8 tensors are returned as float32.
         """
@@ -184,30 +224,38 @@ class Dump(NamedTuple):
 def read_dump(path: Path) -> Dump:
     """Read the dump of one process and step; `path` is its folder or a file in it."""
     directory = path if path.is_dir() else path.parent
-    # The stream has a checksum per line and debug.json has none, so our dumps are read from the stream unless
-    # debug.json was requested by name.
+    # The stream has a checksum per line and debug.json has none, so our dumps are read from the
+    # stream unless debug.json was requested by name.
     is_stream = path.name == STREAM or (path.is_dir() and (directory / STREAM).is_file())
     source = directory / (STREAM if is_stream else DOCUMENT) if path.is_dir() else path
     reading = read_records(source)
     try:
-        content = b"" if is_stream else read_small(source, max_bytes=_MAX_DOCUMENT_BYTES, follow=True)
+        content = (
+            b"" if is_stream else read_small(source, max_bytes=_MAX_DOCUMENT_BYTES, follow=True)
+        )
         loaded = fold(reading) if is_stream else json.loads(content)
         data = loaded.pop("data")
         if not isinstance(data, dict):
             raise TypeError("its data is no object")
     except OSError as error:
-        raise RunNotFound(f"there is no dump at {path}", cause=error.strerror or str(error)) from error
+        raise RunNotFound(
+            f"there is no dump at {path}", cause=error.strerror or str(error)
+        ) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         what = "stream of the probe" if is_stream else "debug.json"
         raise DamagedFile(f"{source} is no {what}", cause=str(error)) from error
     if reading.num_bad:
-        hint = f"{source.with_name(DOCUMENT)} may be whole: give it by its name; it has no checksums"
+        hint = (
+            f"{source.with_name(DOCUMENT)} may be whole: give it by its name; it has no checksums"
+        )
         raise DamagedFile(f"{source} has {damage_text(reading.num_bad)}", hint=hint)
     return Dump(directory, loaded, data)
 
 
 def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
-    """Return the dumps below `path` by step and process ("0", "rank1"); a single dump has the key ("", "")."""
+    """Return the dumps below `path` by step and process ("0", "rank1"); a single dump has the key
+    ("", "").
+    """
     if path.is_file() or _holds_dump(path):
         return {("", ""): path}
     if not path.is_dir():
@@ -220,13 +268,24 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
             found |= {(match[1], process): place for process, place in _processes(folder).items()}
     found = found or {("", process): place for process, place in _processes(path).items()}
     if not found:
-        raise RunNotFound(f"there is no dump in {path}", hint="a dump_path holds step0/rank0/debug.json and the like")
-    return dict(sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1])))
+        raise RunNotFound(
+            f"there is no dump in {path}",
+            hint="a dump_path holds step0/rank/debug.json, step0/rank1/debug.json and the like",
+        )
+    return dict(
+        sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1]))
+    )
 
 
 def _processes(folder: Path) -> dict[str, Path]:
-    """Return the dumps in a step's folder. Folders named by process id are renumbered, as ids differ between runs."""
-    found = [(place, _PROCESS.fullmatch(place.name)) for place in folder.iterdir() if _holds_dump(place)]
+    """Return the dumps in a step's folder. Folders named by process id are renumbered, as ids
+    differ between runs.
+    """
+    found = [
+        (place, _PROCESS.fullmatch(place.name))
+        for place in sorted(folder.iterdir())
+        if _holds_dump(place)
+    ]
     ranks = {f"rank{match[1] or 0}": place for place, match in found if match and not match[2]}
     others = sorted((int(match[2]), place) for place, match in found if match and match[2])
     free = (name for name in map("rank{}".format, itertools.count()) if name not in ranks)

@@ -1,7 +1,8 @@
-"""MindSpore tensors for the probe in eager mode: copied to numpy, measured there, and saved as .npy.
+"""MindSpore tensors for the probe in eager mode: copied to numpy, measured there, and saved as
+.npy.
 
-As in msprobe, a leaf has no requires_grad, and bfloat16 is hashed and written as float32. MindSpore's CPU build has no
-vector norm and no bfloat16 reductions, so neither is used.
+As in msprobe, a leaf has no requires_grad, and bfloat16 is hashed and written as float32.
+MindSpore's CPU build has no vector norm and no bfloat16 reductions, so neither is used.
 """
 
 import importlib

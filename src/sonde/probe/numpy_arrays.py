@@ -1,18 +1,20 @@
 """Numpy arrays for the probe: block-wise statistics, a hash of the content, and .npy files.
 
-Any dtype and strides; object arrays are described but never written. A block of a million values stays in the cache
-while numpy computes each statistic. Sums are accurate: float32 values are summed in rows of 1,024 and the row sums are
-added in float64. Three cases are computed in float64 throughout: values whose squares would overflow or underflow their
-dtype, blocks with non-finite values, and arrays shorter than a row. The hash is msprobe's CRC-32 or 128-bit xxh3. CPU
-time for float32, in ms: 0.009 for 1K values, 0.33 for 1M, 32 for 64M (benchmarks/probe.py).
+Any dtype and strides; object arrays are described but never written. A block of a million values
+stays in the cache while numpy computes each statistic. Sums are accurate: float32 values are summed
+in rows of 1,024 and the row sums are added in float64. Three cases are computed in float64
+throughout: values whose squares would overflow or underflow their dtype, blocks with non-finite
+values, and arrays shorter than a row. The hash is msprobe's CRC-32 or 128-bit xxh3. CPU time for
+float32, in ms: 0.009 for 1K values, 0.33 for 1M, 32 for 64M (benchmarks/probe.py).
 
-`Moments` are the statistics, for tensors of every framework. They cover the *finite* values, accumulated in float64,
-plus counts of the non-finite ones. The raw statistics (what a plain max, min, mean and norm would return, including
-NaN) follow from them without a second pass.
+`Moments` are the statistics, for tensors of every framework. They cover the *finite* values,
+accumulated in float64, plus counts of the non-finite ones. The raw statistics (what a plain max,
+min, mean and norm would return, including NaN) follow from them without a second pass.
 
-The written Max, Min, Mean and Norm are raw, as in msprobe's format. Mean and Norm of floats of at most 32 bits are
-rounded to float32 to match msprobe's digits; those of integers and float64 stay float64. Nonzero counts (`num_nan`,
-`num_inf`, `num_zero`) are added, so an ordinary tensor has exactly msprobe's keys.
+The written Max, Min, Mean and Norm are raw, as in msprobe's format. Mean and Norm of floats of at
+most 32 bits are rounded to float32 to match msprobe's digits; those of integers and float64 stay
+float64. Nonzero counts (`num_nan`, `num_inf`, `num_zero`) are added, so an ordinary tensor has
+exactly msprobe's keys.
 """
 
 import functools
@@ -41,7 +43,9 @@ _TWO_FLOATS: Final = struct.Struct("<2f")  # the standard size raises when a num
 _BLOCK: Final = 1 << 20
 _ROW: Final = 1 << 10
 _SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-140, 1e140)}
-"""The range in which the largest magnitude of a block must lie for its squares to be summed without scaling."""
+"""The range in which the largest magnitude of a block must lie for its squares to be summed without
+scaling.
+"""
 _ONES: Final = np.ones(_ROW, np.float32)
 
 ContentHash: TypeAlias = Any
@@ -49,7 +53,9 @@ ContentHash: TypeAlias = Any
 
 
 class Moments(NamedTuple):
-    """Statistics of `num` values from one pass. If none is finite, `max` is -inf and `min` is inf."""
+    """Statistics of `num` values from one pass. If none is finite, `max` is -inf and `min` is
+    inf.
+    """
 
     num: int = 0
     max: float = -math.inf
@@ -71,7 +77,9 @@ def add(a: Moments, b: Moments) -> Moments:
     """Return the moments of two arrays combined."""
     counts = [left + right for left, right in zip(a[5:], b[5:], strict=True)]
     norm = math.hypot(a.norm, b.norm)
-    return Moments(a.num + b.num, max(a.max, b.max), min(a.min, b.min), a.sum + b.sum, norm, *counts)
+    return Moments(
+        a.num + b.num, max(a.max, b.max), min(a.min, b.min), a.sum + b.sum, norm, *counts
+    )
 
 
 def add_zeros(moments: Moments, num_zeros: int) -> Moments:
@@ -79,7 +87,9 @@ def add_zeros(moments: Moments, num_zeros: int) -> Moments:
     return add(moments, Moments(num_zeros, 0.0, 0.0, num_zero=num_zeros)) if num_zeros else moments
 
 
-def write_statistics(leaf: Leaf, moments: Moments, *, is_mask: bool = False, single: bool = False) -> None:
+def write_statistics(
+    leaf: Leaf, moments: Moments, *, is_mask: bool = False, single: bool = False
+) -> None:
     """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32.
 
     A mask has no Mean and no Norm; as in msprobe, its Max is any and its Min is all.
@@ -135,11 +145,14 @@ def new_hash(hashing: str) -> ContentHash | None:
 
 
 def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Moments:
-    """Return the moments of a numeric array, feeding each block's bytes to `content` while they are in the cache."""
+    """Return the moments of a numeric array, feeding each block's bytes to `content` while they are
+    in the cache.
+    """
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     # Shared by all blocks: allocating a new one each time would cost more than the count.
     is_zero = np.empty(min(array.size, _BLOCK), np.bool_)
-    found, start = [], 0
+    found = []
+    start = 0
     while start < array.size:
         size = min(array.size - start, _BLOCK)
         end = start + (size - size % _ROW or size)  # whole rows first, then the remainder
@@ -157,9 +170,12 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
     values = block if block.dtype in _SAFE and block.size >= _ROW else _converted(block)
     is_short = values.size < _ROW  # a call costs more than a pass over so few values
     if is_short:
-        smallest, largest = values.item(values.argmin()), values.item(values.argmax())  # NaN if there is one
+        # NaN if there is one
+        smallest = values.item(values.argmin())
+        largest = values.item(values.argmax())
     else:
-        smallest, largest = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
+        smallest = float(np.minimum.reduce(values))
+        largest = float(np.maximum.reduce(values))
     counts = (0, 0, 0)
     if not (math.isfinite(largest) and math.isfinite(smallest)):
         bad = values[~np.isfinite(values)]
@@ -167,7 +183,8 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:
             return Moments(block.size, -math.inf, math.inf, 0.0, 0.0, *counts)
-        smallest, largest = float(values.min()), float(values.max())
+        smallest = float(values.min())
+        largest = float(values.max())
     num_zero = 0
     if is_short:
         num_zero = values.size - int(np.count_nonzero(values))
@@ -179,9 +196,11 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
         norm = math.sqrt(squares)
     else:
         total, squares = _sums(values.astype(np.float64) / scale)
-        total, norm = scale * total, scale * math.sqrt(squares)
+        total = scale * total
+        norm = scale * math.sqrt(squares)
     if block.dtype.kind in "bui":  # a float64 cannot hold every int64
-        smallest, largest = int(block.min()), int(block.max())
+        smallest = int(block.min())
+        largest = int(block.max())
     return Moments(block.size, largest, smallest, total, norm, *counts, num_zero)
 
 
@@ -198,11 +217,15 @@ def _sums(values: npt.NDArray[Any]) -> tuple[float, float]:
 
 
 def _converted(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert numbers to floats that can be summed accurately; complex numbers become their magnitudes."""
+    """Convert numbers to floats that can be summed accurately; complex numbers become their
+    magnitudes.
+    """
     if block.dtype.kind == "c":
         with np.errstate(all="ignore"):
             return np.abs(block.astype(np.complex128))
-    return block.astype(np.float32 if block.dtype == np.float16 and block.size >= _ROW else np.float64)
+    return block.astype(
+        np.float32 if block.dtype == np.float16 and block.size >= _ROW else np.float64
+    )
 
 
 def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf:
@@ -216,9 +239,12 @@ def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf
 
 def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
     """Fill in the statistics and the hash of a numeric array."""
-    kind, content = array.dtype.kind, new_hash(hashing)
+    kind = array.dtype.kind
+    content = new_hash(hashing)
     moments = measure(array, content)
-    write_statistics(leaf, moments, is_mask=kind == "b", single=kind in "fc" and array.real.itemsize <= 4)
+    write_statistics(
+        leaf, moments, is_mask=kind == "b", single=kind in "fc" and array.real.itemsize <= 4
+    )
     if content is not None:
         leaf[hashing] = content.hexdigest()
 
@@ -229,7 +255,9 @@ def on_gradient(array: npt.NDArray[Any], notify: Notify) -> Any:
 
 
 def write(array: npt.NDArray[Any], path: Path) -> bool:
-    """Write the array as .npy. Return False if it has no values, or values that only pickle could write."""
+    """Write the array as .npy. Return False if it has no values, or values that only pickle could
+    write.
+    """
     if not array.size or array.dtype.hasobject:
         return False
     np.save(path, array, allow_pickle=False)

@@ -1,15 +1,19 @@
-"""One step of one process on disk: its folder, the record stream, the full tensors, and debug.json when the step ends.
+"""One step of one process on disk: its folder, the record stream, the full tensors, and debug.json
+when the step ends.
 
-Records are buffered until there are FLUSH_RECORDS of them or FLUSH_SECONDS have passed (a kill loses at most those),
-then written to probe.jsonl in one write. `complete` writes debug.json; gradients that arrive later are appended, and
-debug.json is rewritten. Memory is bounded: past KEEP_RECORDS the document is folded from the stream instead. No error
-here propagates into the training step.
+Records are buffered until there are FLUSH_RECORDS of them or FLUSH_SECONDS have passed (a kill
+loses at most those), then written to probe.jsonl in one write. `complete` writes debug.json;
+gradients that arrive later are appended, and debug.json is rewritten. Memory is bounded: past
+KEEP_RECORDS the document is folded from the stream instead. No error here propagates into the
+training step.
 
-The folder is dump_path/step{N}/rank{R}/. The rank comes from torch.distributed once it is initialized, otherwise from
-RANK (torchrun) or RANK_ID (msrun); without any of these it is 0. A process writes to `proc{PID}` (msprobe's name) if it
-is a child that does not know its rank yet, or if another living process holds its rank in the same dump_path. The
-folder is renamed as soon as the rank is known and free. So no neighbor, fork or later init ever overwrites anything. If
-nothing assigned a rank, `rank` is a link to `rank0`, because msprobe up to 8.3 writes to `rank` and scripts look there.
+The folder is dump_path/step{N}/rank{R}/. The rank comes from torch.distributed once it is
+initialized, otherwise from RANK (torchrun) or RANK_ID (msrun). A process to which none of these
+gave a rank counts as rank 0 and writes to `rank`, as in msprobe up to 8.3, or to what the setting
+`folder` says. A process writes to `proc{PID}` (msprobe's name) if it is a child that does not know
+its rank yet, or if another living process holds its rank in the same dump_path. The folder is
+renamed as soon as the rank is known and free. So no neighbor, fork or later init ever overwrites
+anything.
 """
 
 import contextlib
@@ -26,7 +30,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from sonde.errors import RunError, SondeError
 from sonde.probe import dump
-from sonde.probe.settings import TENSOR, ProbeSettings
+from sonde.probe.settings import PROCESS, TENSOR, UNNUMBERED, ProbeSettings
 from sonde.probe.walk import Framework, Later
 from sonde.records import disk
 from sonde.records.append import RecordFile
@@ -41,7 +45,6 @@ Observer: TypeAlias = Callable[[dict[str, Any], int], list[dict[str, Any]]]
 """Takes a record with all its numbers and its step; returns records to add."""
 
 _logger = logging.getLogger("sonde")
-_UNNUMBERED: Final = "rank"
 
 
 class Rank(NamedTuple):
@@ -61,9 +64,13 @@ def joined() -> Any:
 
 
 def prepare_folder(directory: Path) -> None:
-    """Create a folder, or remove what an earlier run of the probe left in it; other files are kept."""
+    """Create a folder, or remove what an earlier run of the probe left in it; other files are
+    kept.
+    """
     try:
         disk.make_directories(directory.parent)
+        if directory.is_symlink():  # sonde up to 0.2 made `rank` a link to `rank0`
+            disk.unlink(directory)
         disk.mkdir(directory)
     except FileExistsError:
         for name in (dump.STREAM, dump.DOCUMENT):
@@ -73,10 +80,10 @@ def prepare_folder(directory: Path) -> None:
 
 
 def move_folder(before: Path, after: Path) -> bool:
-    """Rename a step's folder once the rank is known, replacing what an earlier run left under the new name."""
+    """Rename a step's folder once the rank is known, replacing what an earlier run left under the
+    new name.
+    """
     try:
-        if before.with_name(_UNNUMBERED).is_symlink():
-            disk.unlink(before.with_name(_UNNUMBERED))
         prepare_folder(after)
         disk.rmdir(after)
         disk.replace(before, after)
@@ -86,10 +93,14 @@ def move_folder(before: Path, after: Path) -> bool:
 
 
 class Seat:
-    """This process's place among the writers to the same dump_path, held from the first record until `release`."""
+    """This process's place among the writers to the same dump_path, held from the first record
+    until `release`.
+    """
 
-    def __init__(self, dump_path: Path, owner_pid: int) -> None:
+    def __init__(self, dump_path: Path, owner_pid: int, unnumbered: str = UNNUMBERED) -> None:
+        """`unnumbered` is the folder's name while nothing has given this process a rank."""
         self._dump_path = dump_path
+        self._unnumbered = unnumbered
         self.is_fork = os.getpid() != owner_pid
         """Whether this process was forked from the one that made the debugger."""
         self._lock: RunLock | None = None
@@ -104,7 +115,9 @@ class Seat:
             text = os.environ.get(name, "")
             if text.isdecimal():
                 return Rank(int(text), not self.is_fork)
-        return Rank(0, not self.is_fork and multiprocessing.parent_process() is None, is_numbered=False)
+        return Rank(
+            0, not self.is_fork and multiprocessing.parent_process() is None, is_numbered=False
+        )
 
     def folder_name(self) -> str:
         """Return the name of this process's folders, as far as it is known now."""
@@ -115,27 +128,39 @@ class Seat:
             except RunError:
                 return f"proc{os.getpid()}"
             self.release()
-            self._lock, self._taken = lock, rank.number
-        return f"rank{self._taken}" if rank.is_certain else f"proc{os.getpid()}"
+            self._lock = lock
+            self._taken = rank.number
+        if not rank.is_certain or (self._unnumbered == PROCESS and not rank.is_numbered):
+            return f"proc{os.getpid()}"
+        return f"rank{self._taken}" if rank.is_numbered else self._unnumbered
 
     def release(self) -> None:
         """Release the rank so that another process can take it."""
         if self._lock is not None:
             self._lock.release()
-        self._lock, self._taken = None, -1
+        self._lock = None
+        self._taken = -1
 
 
 class StepDump:
     """The records of one step. Thread-safe; used by one process."""
 
-    def __init__(self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer]) -> None:
-        """`observers` are called with every record in call order; the records they return are recorded too."""
+    def __init__(
+        self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer]
+    ) -> None:
+        """`observers` are called with every record in call order; the records they return are
+        recorded too.
+        """
         self.step = step
         self._is_dirty = False
-        """True if records have arrived, or the folder was moved, since debug.json was last written."""
+        """True if records have arrived, or the folder was moved, since debug.json was last
+        written.
+        """
         self._observers = observers
         self.hooks: list[tuple[Any, Any]] = []
-        """The hooks on values saved in this step, each with its `fired`: whether a gradient has arrived."""
+        """The hooks on values saved in this step, each with its `fired`: whether a gradient has
+        arrived.
+        """
         self._settings = settings
         self._seat = seat
         # A forked child may exit without cleanup (os._exit), so it buffers nothing.
@@ -175,12 +200,15 @@ class StepDump:
     def flush(self) -> None:
         """Write the buffered records."""
         with self._lock:
-            pending, self._pending = self._pending, []
+            pending = self._pending
+            self._pending = []
             self._next_flush = time.monotonic() + FLUSH_SECONDS
             if not pending:
                 return
             records = [_filled_in(record, laters) for record, laters in pending]
-            found = [observe(record, self.step) for record in records for observe in self._observers]
+            found = [
+                observe(record, self.step) for record in records for observe in self._observers
+            ]
             records += [note for notes in found for note in notes]
             self._is_dirty = True
             if not self._open():
@@ -203,15 +231,19 @@ class StepDump:
                 if not self._is_dirty:
                     return
                 self._is_dirty = False
-                records = read_records(self._folder / dump.STREAM) if self._kept is None else self._kept
-                self._kept = None  # few records come later: the document is then folded from the stream
+                records = (
+                    read_records(self._folder / dump.STREAM) if self._kept is None else self._kept
+                )
+                # few records come later: the document is then folded from the stream
+                self._kept = None
                 self._write_document(dump.document_bytes(dump.fold(records)))
             except (OSError, SondeError) as error:
                 self._report(error)
 
     def remove_hooks(self, *, only_fired: bool = False) -> None:
         """Remove the hooks, or those whose gradient has arrived."""
-        hooks, self.hooks = self.hooks, [hook for hook in self.hooks if only_fired and not hook[1].fired]
+        hooks = self.hooks
+        self.hooks = [hook for hook in self.hooks if only_fired and not hook[1].fired]
         for handle, gradients in hooks:
             if gradients.fired or not only_fired:
                 handle.remove()
@@ -234,9 +266,6 @@ class StepDump:
         try:
             folder = self._settings.dump_path / f"step{self.step}" / self._seat.folder_name()
             prepare_folder(folder)
-            if folder.name == "rank0" and not self._seat.rank().is_numbered:
-                with contextlib.suppress(OSError, NotImplementedError):
-                    folder.with_name(_UNNUMBERED).symlink_to(folder.name, target_is_directory=True)
             if self._settings.task == TENSOR:
                 disk.mkdir(folder / dump.TENSOR_FOLDER)
             self._begin(folder)
@@ -249,9 +278,9 @@ class StepDump:
     def _begin(self, folder: Path) -> None:
         """Open the stream in `folder` and write its header."""
         self._folder, self._stream = folder, RecordFile(folder / dump.STREAM)
-        told = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
+        values = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
         writer = {"rank": self._seat.rank().number, "pid": os.getpid(), "time": time.time()}
-        header = {"type": dump.DUMP, "format": dump.FORMAT, **told, **writer}
+        header = {"type": dump.DUMP, "format": dump.FORMAT, **values, **writer}
         if self._settings.task == TENSOR:
             header["dump_data_dir"] = str(folder / dump.TENSOR_FOLDER)
         self._stream.append(header)
@@ -269,10 +298,14 @@ class StepDump:
             self._is_dirty = True
 
     def _write_document(self, document: bytes) -> None:
-        """Write debug.json atomically; it is not synced, because the stream can always rebuild it."""
+        """Write debug.json atomically; it is not synced, because the stream can always rebuild
+        it.
+        """
         assert self._folder is not None
         temporary = self._folder / f".{dump.DOCUMENT}"
-        descriptor = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = disk.open_file(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+        )
         try:
             disk.write_all(descriptor, document)
         finally:
@@ -281,13 +314,16 @@ class StepDump:
 
     def _report(self, error: Exception) -> None:
         if not self._failed:
-            _logger.warning("the probe cannot write step %d: %s. Training goes on", self.step, error)
+            _logger.warning(
+                "the probe cannot write step %d: %s. Training goes on", self.step, error
+            )
 
 
 def _filled_in(record: dict[str, Any], laters: Sequence[Later]) -> dict[str, Any]:
     for later in laters:
         try:
             later()
-        except Exception as error:  # noqa: BLE001  a failed device must not prevent writing the rest
+        except Exception as error:  # noqa: BLE001
+            # a failed device must not prevent writing the rest
             record["error"] = f"{type(error).__name__}: {error}"[:500]
     return record

@@ -1,9 +1,9 @@
 """PyTorch tensors for the probe: every dtype, layout and device.
 
-A contiguous CPU tensor of an ordinary dtype is measured in place. Everything else is converted piece by piece: strided
-views, complex (by magnitude), fp8 and quantized (by value), sparse (the stored values plus the implicit zeros), DTensor
-(this rank's shard). On other devices the numbers are computed there and read when the records are written, so nothing
-waits for the device.
+A contiguous CPU tensor of an ordinary dtype is measured in place. Everything else is converted
+piece by piece: strided views, complex (by magnitude), fp8 and quantized (by value), sparse (the
+stored values plus the implicit zeros), DTensor (this rank's shard). On other devices the numbers
+are computed there and read when the records are written, so nothing waits for the device.
 """
 
 import math
@@ -14,14 +14,25 @@ from typing import Any, Final
 
 import torch
 
-from sonde.probe.numpy_arrays import ContentHash, Moments, add, add_zeros, measure, new_hash, new_leaf, write_statistics
+from sonde.probe.numpy_arrays import (
+    ContentHash,
+    Moments,
+    add,
+    add_zeros,
+    measure,
+    new_hash,
+    new_leaf,
+    write_statistics,
+)
 from sonde.probe.walk import Later, Leaf, Notify
 
 NAME = "pytorch"
 SUFFIX = "pt"
 
 _PIECE: Final = 1 << 16
-"""Number of values converted at a time: small enough for the cache, large enough to hide the cost of the calls."""
+"""Number of values converted at a time: small enough for the cache, large enough to hide the cost
+of the calls.
+"""
 _DEVICE_PIECE: Final = 1 << 24
 
 _NUMPYS: Final = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
@@ -32,10 +43,17 @@ _PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
-    """Return the leaf for the current value of a tensor. Costs about 6 µs plus the passes over a plain CPU tensor."""
-    dtype, content = tensor.dtype, new_hash(hashing)
+    """Return the leaf for the current value of a tensor. Costs about 6 µs plus the passes over a
+    plain CPU tensor.
+    """
+    dtype = tensor.dtype
+    content = new_hash(hashing)
     is_plain = type(tensor) in _PLAIN_TYPES
-    leaf = new_leaf("torch.Tensor" if is_plain else _type_name(tensor), _TEXTS.get(dtype) or str(dtype), tensor.shape)
+    leaf = new_leaf(
+        "torch.Tensor" if is_plain else _type_name(tensor),
+        _TEXTS.get(dtype) or str(dtype),
+        tensor.shape,
+    )
     leaf["requires_grad"] = tensor.requires_grad
     if (
         is_plain
@@ -55,28 +73,38 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
 
 def on_gradient(tensor: torch.Tensor, notify: Notify) -> Any:
     """Call `notify` with every gradient of the tensor; return None if it has none."""
-    return tensor.register_hook(lambda gradient: notify(gradient, backward_id())) if tensor.requires_grad else None
+    return (
+        tensor.register_hook(lambda gradient: notify(gradient, backward_id()))
+        if tensor.requires_grad
+        else None
+    )
 
 
 def backward_id() -> int:
     """Return the id of the running backward pass, or -1 outside of one."""
-    return torch._C._current_graph_task_id()
+    return torch._C._current_graph_task_id()  # noqa: SLF001  torch has no public one
 
 
 def recomputing_node() -> int | None:
-    """Return the forward-order place of the reentrant checkpoint that is recomputing now, or None."""
-    node = torch._C._current_autograd_node()
-    if node is None or node.name() != "CheckpointFunctionBackward":  # type: ignore[redundant-expr]  # None outside backward
+    """Return the forward-order place of the reentrant checkpoint that is recomputing now, or
+    None.
+    """
+    node = torch._C._current_autograd_node()  # noqa: SLF001  torch has no public one
+    # None outside backward
+    if node is None or node.name() != "CheckpointFunctionBackward":  # type: ignore[redundant-expr]
         return None
-    return int(node._sequence_nr())
+    return int(node._sequence_nr())  # noqa: SLF001  torch has no public one
 
 
 def place_without_gradients() -> int | None:
-    """Return the place in the forward order if gradients are disabled, as in a reentrant checkpoint's first forward.
+    """Return the place in the forward order if gradients are disabled, as in a reentrant
+    checkpoint's first forward.
 
     It grows with every operation recorded for backward, and is comparable to `recomputing_node`.
     """
-    return None if torch.is_grad_enabled() else int(torch._C._autograd._get_sequence_nr())
+    if torch.is_grad_enabled():
+        return None
+    return int(torch._C._autograd._get_sequence_nr())  # noqa: SLF001  torch has no public one
 
 
 def write(tensor: torch.Tensor, path: Path) -> bool:
@@ -99,8 +127,12 @@ def read(path: Path) -> Any:
     return tensor.numpy()
 
 
-def _describe_slowly(tensor: torch.Tensor, leaf: Leaf, content: ContentHash | None, laters: list[Later]) -> bool:
-    """Describe a tensor that cannot be measured in place. Return False if there are no values to look at."""
+def _describe_slowly(
+    tensor: torch.Tensor, leaf: Leaf, content: ContentHash | None, laters: list[Later]
+) -> bool:
+    """Describe a tensor that cannot be measured in place. Return False if there are no values to
+    look at.
+    """
     local = _local(tensor, leaf).detach()
     if local.device.type == "meta" or type(local).__name__ == "FakeTensor":
         return False
@@ -128,10 +160,13 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 
 def _local(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
-    """Return this rank's part of a DTensor and note its layout in `leaf`. Uses no collective, which could hang."""
+    """Return this rank's part of a DTensor and note its layout in `leaf`. Uses no collective, which
+    could hang.
+    """
     if not hasattr(tensor, "to_local") or not hasattr(tensor, "placements"):
         return tensor
-    leaf["device_mesh"] = getattr(tensor, "device_mesh").mesh.tolist()  # noqa: B009  (only a DTensor has it)
+    # (only a DTensor has it)
+    leaf["device_mesh"] = getattr(tensor, "device_mesh").mesh.tolist()  # noqa: B009
     leaf["placements"] = [repr(placement) for placement in tensor.placements]
     local: torch.Tensor = tensor.to_local()
     leaf["local_shape"] = list(local.shape)
@@ -139,7 +174,9 @@ def _local(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
 
 
 def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the values a tensor stores (no implicit zeros), followed by the tensors that say where they are."""
+    """Return the values a tensor stores (no implicit zeros), followed by the tensors that say where
+    they are.
+    """
     layout = tensor.layout
     if layout is torch.strided:
         return [tensor]
@@ -196,16 +233,21 @@ def _write(leaf: Leaf, moments: Moments, dtype: torch.dtype) -> None:
 
 
 def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> Later:
-    """Start the computation on the tensor's device; the returned function waits for it and fills in the leaf."""
+    """Start the computation on the tensor's device; the returned function waits for it and fills in
+    the leaf.
+    """
     dtype = tensor.dtype
-    rows = [_device_row(piece) for piece in _pieces(tensor, _DEVICE_PIECE)] if tensor.numel() else []
+    rows = (
+        [_device_row(piece) for piece in _pieces(tensor, _DEVICE_PIECE)] if tensor.numel() else []
+    )
 
     def fill_in() -> None:
         total = Moments()
         for row in rows:
             largest, smallest, added, norm, *counts = row.tolist()
             if not (dtype.is_floating_point or dtype.is_complex):
-                largest, smallest = int(largest), int(smallest)
+                largest = int(largest)
+                smallest = int(smallest)
             num, *others = map(int, counts)
             total = add(total, Moments(num, largest, smallest, added, norm, *others))
         _write(leaf, add_zeros(total, num_missing), dtype)
@@ -214,20 +256,33 @@ def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> La
 
 
 def _device_row(piece: torch.Tensor) -> torch.Tensor:
-    """Return maximum, minimum, sum and norm of the finite values, and how many there are: all, NaN, inf, -inf, zero."""
+    """Return maximum, minimum, sum and norm of the finite values, and how many there are: all, NaN,
+    inf, -inf, zero.
+    """
     values = piece.dequantize() if piece.is_quantized else piece
     values = values.abs() if values.is_complex() else values
     values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
     finite = values.isfinite()
     kept = torch.where(finite, values, 0)
-    extremes = [torch.where(finite, values, -math.inf).max(), torch.where(finite, values, math.inf).min()]
-    masks = (torch.ones_like(finite), values.isnan(), values == math.inf, values == -math.inf, values == 0)
+    extremes = [
+        torch.where(finite, values, -math.inf).max(),
+        torch.where(finite, values, math.inf).min(),
+    ]
+    masks = (
+        torch.ones_like(finite),
+        values.isnan(),
+        values == math.inf,
+        values == -math.inf,
+        values == 0,
+    )
     counts = [mask.sum().to(values.dtype) for mask in masks]
     return torch.stack([*extremes, kept.sum(), torch.linalg.vector_norm(kept), *counts])
 
 
 def _for_file(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a detached CPU tensor with its own storage, because torch.save writes whole storages."""
+    """Return a detached CPU tensor with its own storage, because torch.save writes whole
+    storages.
+    """
     tensor = _local(tensor, {}).detach()
     if type(tensor) is not torch.Tensor:
         tensor = tensor.as_subclass(torch.Tensor)

@@ -2,15 +2,16 @@
 
     dict, dataclass, namedtuple    object      list, tuple    array
     None, bool, int, float, str, numpy scalars, torch.Size    {"type": "int", "value": 3}
-    anything else                                             {"type": "set", "value": "{1, 2}"}   (its repr)
+    anything else                                             {"type": "set", "value": "{1, 2}"}
+        (its repr)
 
-Never raises: a cycle, nesting deeper than MAX_DEPTH, or an object that fails while being read becomes a leaf with an
-"error". Keys that are not strings are converted to strings; if two would collide, the later one is prefixed with its
-type (`int:1`).
+Never raises: a cycle, nesting deeper than MAX_DEPTH, or an object that fails while being read
+becomes a leaf with an "error". Keys that are not strings are converted to strings; if two would
+collide, the later one is prefixed with its type (`int:1`).
 
-The framework is recognized from a value's type without importing anything; its module is loaded with its first tensor.
-There is one thin module per framework: torch_tensors.py, mindspore_tensors.py, numpy_arrays.py. They differ only in how
-they read a tensor.
+The framework is recognized from a value's type without importing anything; its module is loaded
+with its first tensor. There is one thin module per framework: torch_tensors.py,
+mindspore_tensors.py, numpy_arrays.py. They differ only in how they read a tensor.
 """
 
 import functools
@@ -29,7 +30,9 @@ Tree: TypeAlias = Any
 Indexes: TypeAlias = tuple[str, ...]
 """The path to a leaf: keys and positions."""
 Later: TypeAlias = Callable[[], None]
-"""Fills in a leaf whose numbers a device is still computing; called when the records are written."""
+"""Fills in a leaf whose numbers a device is still computing; called when the records are
+written.
+"""
 Notify: TypeAlias = Callable[[Any, int], None]
 """Takes a gradient and a number that identifies the backward pass, -1 if it is unknown."""
 Visit: TypeAlias = Callable[[Any, Indexes, "Framework"], Leaf]
@@ -58,10 +61,14 @@ class Framework(Protocol):
     """File suffix of full tensors."""
 
     def describe(self, tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
-        """Return the leaf for the current value of a tensor; functions that fill in the rest are added to `laters`."""
+        """Return the leaf for the current value of a tensor; functions that fill in the rest are
+        added to `laters`.
+        """
 
     def on_gradient(self, tensor: Any, notify: Notify) -> Any:
-        """Call `notify` with each gradient; return a handle with `remove()`, or None if the tensor has no gradient."""
+        """Call `notify` with each gradient; return a handle with `remove()`, or None if the tensor
+        has no gradient.
+        """
 
     def write(self, tensor: Any, path: Path) -> bool:
         """Write the whole tensor to a file. Return False if it has no values to write."""
@@ -76,7 +83,9 @@ def framework_of(kind: type) -> Framework | None:
 
 
 def is_leaf(tree: Tree) -> bool:
-    """Return whether this node is a leaf. (A user's dict may have a key "type", but its value is then a node.)"""
+    """Return whether this node is a leaf. (A user's dict may have a key "type", but its value is
+    then a node.)
+    """
     return isinstance(tree, dict) and isinstance(tree.get("type"), str)
 
 
@@ -84,7 +93,13 @@ def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None
     """Return every leaf with its path, in order; None stands for a gradient that did not arrive."""
     if tree is None or is_leaf(tree):
         return [(indexes, tree)]
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    items = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     return [found for key, node in items for found in leaves(node, (*indexes, str(key)))]
 
 
@@ -109,13 +124,24 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
             return _failed(value, f"nested deeper than {MAX_DEPTH} levels")
         around.append(id(value))
         try:
-            nodes = {key: _node(item, (*indexes, key), visit, around) for key, item in items.items()}
+            nodes = {
+                key: _node(item, (*indexes, key), visit, around) for key, item in items.items()
+            }
         finally:
             around.pop()
-    except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__ and properties may raise anything
-        why = f"{type(error).__name__} while reading it" if framework is None else f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001
+        # foreign __iter__, __repr__ and properties may raise anything
+        why = (
+            f"{type(error).__name__} while reading it"
+            if framework is None
+            else f"{type(error).__name__}: {error}"
+        )
         return _failed(value, why[:_MAX_REPR])
-    return list(nodes.values()) if isinstance(value, list | tuple) and not _is_namedtuple(value) else nodes
+    return (
+        list(nodes.values())
+        if isinstance(value, list | tuple) and not _is_namedtuple(value)
+        else nodes
+    )
 
 
 def _items(value: Any) -> dict[str, Any] | None:
@@ -126,7 +152,11 @@ def _items(value: Any) -> dict[str, Any] | None:
         if _is_namedtuple(value):
             named: Any = value
             return {name: getattr(value, name) for name in named._fields}
-        return None if _is_shape(value) else {str(position): item for position, item in enumerate(value)}
+        return (
+            None
+            if _is_shape(value)
+            else {str(position): item for position, item in enumerate(value)}
+        )
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return None
@@ -152,7 +182,11 @@ def _is_shape(value: object) -> bool:
 
 def _scalar(value: object) -> Leaf:
     if isinstance(value, str) and len(value) > _MAX_TEXT:
-        return {"type": "str", "value": value[:_MAX_REPR], "error": f"cut: it has {len(value)} characters"}
+        return {
+            "type": "str",
+            "value": value[:_MAX_REPR],
+            "error": f"cut: it has {len(value)} characters",
+        }
     if isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
         return {"type": "int", "value": None, "error": f"cut: it has {value.bit_length()} bits"}
     return {"type": type(value).__name__, "value": value}
@@ -176,4 +210,8 @@ def _failed(value: object, why: str) -> Leaf:
 
 def _type_name(value: object) -> str:
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )

@@ -1,6 +1,7 @@
 """List the runs below a directory with their status.
 
-Reads only manifests, locks and the last 64 KiB of each log, so a hundred runs take about 50 ms whatever their size.
+Reads only manifests, locks and the last 64 KiB of each log, so a hundred runs take about 50 ms
+whatever their size.
 """
 
 import os
@@ -46,7 +47,9 @@ class RunSummary:
 def find_runs(directory: Path) -> Iterator[Path]:
     """Yield the run directories at or up to four levels below `directory`, ordered by name."""
     if not directory.is_dir():
-        raise RunError(f"{directory} is not a directory", hint="give the directory that holds your runs")
+        raise RunError(
+            f"{directory} is not a directory", hint="give the directory that holds your runs"
+        )
     base_depth = len(directory.parts)
     manifest = RunLayout(directory).manifest.name
     for root, folders, files in os.walk(directory):
@@ -62,17 +65,25 @@ def find_runs(directory: Path) -> Iterator[Path]:
 def summarise_run(root: Path) -> RunSummary:
     """Summarize the run in `root`. What cannot be read is reported, not raised."""
     last: dict[str, Any] = {}
-    manifest, status, problem = None, DAMAGED, None
+    manifest = None
+    status = DAMAGED
+    problem = None
     try:
         manifest = read_manifest(root)
         status = run_status(root, manifest)
         last = _last_log(root)
     except (SondeError, OSError) as error:
         problem = str(error)
-    step, data = last.get("step"), last.get("data")
+    step = last.get("step")
+    data = last.get("data")
     last_data = data if isinstance(data, dict) else {}
     return RunSummary(
-        directory=root, status=status, manifest=manifest, last_step=step, last_data=last_data, problem=problem
+        directory=root,
+        status=status,
+        manifest=manifest,
+        last_step=step,
+        last_data=last_data,
+        problem=problem,
     )
 
 

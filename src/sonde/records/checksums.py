@@ -2,7 +2,8 @@
 
 Written last and read first: a folder whose manifest verifies is complete. Costs 0.7 s per GB.
 
-    {"format": "sonde-checksums", "version": 1, "files": {"model.safetensors": {"num_bytes": 123, "sha256": "9f86…"}}}
+    {"format": "sonde-checksums", "version": 1, "files": {"model.safetensors": {"num_bytes": 123,
+        "sha256": "9f86…"}}}
 """
 
 import hashlib
@@ -43,8 +44,8 @@ def encode_checksums(files: Mapping[str, Mapping[str, object]]) -> bytes:
 def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list[str]:
     """Return what is wrong with a folder, one line per file; empty if every byte is intact.
 
-    A file that the manifest does not list is a problem too: it was not there when the folder was written. With
-    `only_sizes`, no file but the manifest is read.
+    A file that the manifest does not list is a problem too: it was not there when the folder was
+    written. With `only_sizes`, no file but the manifest is read.
     """
     storage = storage_at(place) if isinstance(place, Path) else place
     try:
@@ -71,7 +72,9 @@ def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list
 
 
 def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:
-    """Return the entries of a folder's manifest by file name. Raises DamagedFile if there is no readable manifest."""
+    """Return the entries of a folder's manifest by file name. Raises DamagedFile if there is no
+    readable manifest.
+    """
     try:
         document = decode(storage.read(NAME))
     except FileNotFoundError:
@@ -81,8 +84,15 @@ def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:
     if not isinstance(document, dict) or document.keys() != {"format", "version", "files"}:
         raise DamagedFile(f"{NAME}: not a checksum manifest")
     files = document["files"]
-    if document["format"] != _FORMAT or document["version"] != _VERSION or not isinstance(files, dict):
+    if (
+        document["format"] != _FORMAT
+        or document["version"] != _VERSION
+        or not isinstance(files, dict)
+    ):
         raise DamagedFile(f"{NAME}: not a checksum manifest of version {_VERSION}")
-    if not all(isinstance(entry, dict) and entry.keys() == {"num_bytes", "sha256"} for entry in files.values()):
+    if not all(
+        isinstance(entry, dict) and entry.keys() == {"num_bytes", "sha256"}
+        for entry in files.values()
+    ):
         raise DamagedFile(f"{NAME}: an entry lacks its size or digest")
     return files

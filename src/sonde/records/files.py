@@ -1,25 +1,32 @@
 """Open the files of a run and of its data safely, and write files that a user named.
 
-A run may come from anywhere, so a path in it may be a link to somewhere else, a FIFO without a writer, an endless
-device, or a folder. A reader that opens files through this module only gets regular files:
+A run may come from anywhere, so a path in it may be a link to somewhere else, a FIFO without a
+writer, an endless device, or a folder. A reader that opens files through this module only gets
+regular files:
 
     open_regular(path)               open a binary file; never blocks and follows no link
-    read_small(path)                 read a file that should be small; a larger one is refused unread
-    check_folder(path)               refuse a folder of a run that is a link, because it leads out of the run
+    read_small(path)                 read a file that should be small; a larger one is refused
+                                     unread
+    check_folder(path)               refuse a folder of a run that is a link, because it leads out
+                                     of the run
 
-Refusals are OSErrors whose `strerror` says what was found, so code that handles unreadable files handles these too.
-`follow=True` is for paths named by a user and for data directories, where links are usual.
+Refusals are OSErrors whose `strerror` says what was found, so code that handles unreadable files
+handles these too. `follow=True` is for paths named by a user and for data directories, where links
+are usual.
 
 Files and directories inside a run appear complete or not at all:
 
     atomic_file(path), write_file(path, payload), atomic_directory(path)
 
-New content is written under a temporary name in the same directory, synced and renamed to the final name, and the
-directory is synced. After a crash or power loss there is either the old or the new content, never a mixture. A failure
-leaves no temporary file behind; a kill may, and `sweep_temporaries` removes those that are provably ours and dead.
+New content is written under a temporary name in the same directory, synced and renamed to the final
+name, and the directory is synced. After a crash or power loss there is either the old or the new
+content, never a mixture. A failure leaves no temporary file behind; a kill may, and
+`sweep_temporaries` removes those that are provably ours and dead.
 
-    output_file(path)                the file that `--out` names: replaced atomically if it is new or a regular file,
-    write_output(path, payload)      written to directly if it is anything else (/dev/null, /dev/stdout, a pipe)
+    output_file(path)                the file that `--out` names: replaced atomically if it is new
+                                     or a regular file,
+    write_output(path, payload)      written to directly if it is anything else (/dev/null,
+                                     /dev/stdout, a pipe)
 
 `append` and `atomic_file` refuse to replace or follow anything but regular files.
 The cost is two system calls besides the open, 3 µs.
@@ -48,11 +55,16 @@ from sonde.records.host import is_running, pid_namespace
 
 SMALL_BYTES: Final = 64 << 20
 """Size limit in bytes for a manifest, verdict, sidecar or list; ours have a few kilobytes."""
-WRITABLE: Final = "check that the directory exists, is yours and has space, and that the file is no link"
+WRITABLE: Final = (
+    "check that the directory exists, is yours and has space, and that the file is no link"
+)
 """The hint for a file that cannot be written."""
 
 _READ: Final = (
-    os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
 ) | getattr(os, "O_BINARY", 0)
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _KINDS: Final = {
@@ -64,13 +76,17 @@ _KINDS: Final = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-_TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL)
+_TEMPORARY: Final = re.compile(
+    r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL
+)
 
 
 def open_regular(path: Path | str, *, follow: bool = False, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading. Anything else is refused, and so are links unless `follow`. Never blocks."""
-    # Checked before opening, because opening a device may have side effects, and again after, because it may have
-    # changed.
+    """Open a regular file for reading. Anything else is refused, and so are links unless `follow`.
+    Never blocks.
+    """
+    # Checked before opening, because opening a device may have side effects, and again after,
+    # because it may have changed.
     _check_regular(os.stat(path, follow_symlinks=follow), path)
     descriptor = os.open(path, _READ | (0 if follow else _NO_FOLLOW))
     try:
@@ -93,7 +109,9 @@ def read_small(path: Path | str, *, max_bytes: int = SMALL_BYTES, follow: bool =
 
 
 def seek_data(file: BinaryIO, offset: int) -> int:
-    """Seek to the first byte at or after `offset` that was ever written, skipping holes; return its position."""
+    """Seek to the first byte at or after `offset` that was ever written, skipping holes; return its
+    position.
+    """
     descriptor = file.fileno()
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
@@ -120,13 +138,17 @@ def check_folder(folder: Path, *, hint: str = "move the folder itself into the r
 
 @contextlib.contextmanager
 def explained(message: str, *, hint: str | None = None) -> Iterator[None]:
-    """Turn what the system says about a path into a RunError. A pipe that its reader closed is no error of ours."""
+    """Turn what the system says about a path into a RunError. A pipe that its reader closed is no
+    error of ours.
+    """
     try:
         yield
     except (BrokenPipeError, SondeError):
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RunError(message, cause=getattr(error, "strerror", None) or str(error), hint=hint) from error
+        raise RunError(
+            message, cause=getattr(error, "strerror", None) or str(error), hint=hint
+        ) from error
 
 
 @contextlib.contextmanager
@@ -135,7 +157,9 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
     A link is followed, so that it stays a link. Raises RunError if it cannot be written.
     """
-    with explained(f"cannot write {path}", hint="check that its folder exists, is yours and has space"):
+    with explained(
+        f"cannot write {path}", hint="check that its folder exists, is yours and has space"
+    ):
         through = _open_irregular(path)
         if through is not None:
             with os.fdopen(through, "wb") as stream:
@@ -152,12 +176,15 @@ def write_output(path: Path, payload: bytes) -> None:
 
 
 def _open_irregular(path: Path) -> int | None:
-    """Return a descriptor to write to if `path` is not a regular file or is our stdout or stderr; otherwise None."""
+    """Return a descriptor to write to if `path` is not a regular file or is our stdout or stderr;
+    otherwise None.
+    """
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return None
-    for standard in (1, 2):  # /dev/stdout redirected to a file by the shell: keep what is already in that file
+    # /dev/stdout redirected to a file by the shell: keep what is already in that file
+    for standard in (1, 2):
         with contextlib.suppress(OSError):
             if os.path.samestat(found, os.fstat(standard)):
                 return os.dup(standard)
@@ -173,7 +200,13 @@ def _what_it_is(found: os.stat_result) -> str:
 def _check_regular(found: os.stat_result, path: Path | str) -> None:
     if not stat.S_ISREG(found.st_mode):
         is_link = stat.S_ISLNK(found.st_mode)
-        code = errno.ELOOP if is_link else errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        code = (
+            errno.ELOOP
+            if is_link
+            else errno.EISDIR
+            if stat.S_ISDIR(found.st_mode)
+            else errno.EINVAL
+        )
         raise OSError(code, f"it is {_what_it_is(found)}, not a regular file", os.fspath(path))
 
 
@@ -187,8 +220,8 @@ def write_file(path: Path, payload: bytes) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes `path` if the block succeeds and is removed if it fails.
 
-    A link is replaced, never followed. A device, a FIFO or a folder is refused (`output_file` writes through them
-    when a user asked for it).
+    A link is replaced, never followed. A device, a FIFO or a folder is refused (`output_file`
+    writes through them when a user asked for it).
     """
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(path)
@@ -211,10 +244,11 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty directory that becomes `path` if the block succeeds. `path` must not exist yet.
+    """Yield an empty directory that becomes `path` if the block succeeds. `path` must not exist
+    yet.
 
-    Every file in it is synced before the rename. An existing directory is never overwritten: that would put the old one
-    at risk, and a kill in the middle would leave neither.
+    Every file in it is synced before the rename. An existing directory is never overwritten: that
+    would put the old one at risk, and a kill in the middle would leave neither.
     """
     if path.exists():
         raise FileExistsError(f"{path} exists already")
@@ -233,8 +267,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 def sweep_temporaries(directory: Path) -> None:
     """Remove temporary files that killed processes of this machine left in `directory`.
 
-    Only names created by this module are removed, and only if their process on this machine (or container) no longer
-    runs. Everything that is not provably ours and dead stays, as does what cannot be removed.
+    Only names created by this module are removed, and only if their process on this machine (or
+    container) no longer runs. Everything that is not provably ours and dead stays, as does what
+    cannot be removed.
     """
     for entry in list(directory.iterdir()):
         match = _TEMPORARY.fullmatch(entry.name)
@@ -251,7 +286,13 @@ class _SeamFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        flags = (
+            os.O_WRONLY
+            | os.O_CREAT
+            | os.O_EXCL
+            | getattr(os, "O_CLOEXEC", 0)
+            | getattr(os, "O_BINARY", 0)
+        )
         self._descriptor = disk.open_file(path, flags, 0o644)
 
     def writable(self) -> bool:
@@ -270,8 +311,12 @@ class _SeamFile(io.RawIOBase):
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a name beside `path` for what is being written or removed; `sweep_temporaries` knows it."""
-    return path.with_name(f".sonde-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    """Return a name beside `path` for what is being written or removed; `sweep_temporaries` knows
+    it.
+    """
+    return path.with_name(
+        f".sonde-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
+    )
 
 
 @functools.cache

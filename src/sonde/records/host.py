@@ -1,7 +1,8 @@
 """The environment of a run: the machine, the versions, the git state, and this process's rank.
 
-Everything is read without importing what it describes (versions come from package metadata, ranks from torchrun's
-environment), and nothing here fails: unknown values are left out. Costs about 20 ms, most of it for git.
+Everything is read without importing what it describes (versions come from package metadata, ranks
+from torchrun's environment), and nothing here fails: unknown values are left out. Costs about 20
+ms, most of it for git.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.records.secrets import mask_command
 from sonde.version import __version__
 
 _PACKAGES: Final = (
@@ -64,7 +66,7 @@ def is_running(pid: int) -> bool:
 def describe_start() -> dict[str, Any]:
     """Return what a manifest says about the circumstances of a start."""
     return {
-        "command": list(getattr(sys, "orig_argv", sys.argv)),
+        "command": mask_command(getattr(sys, "orig_argv", sys.argv)),
         "versions": describe_versions(),
         "host": describe_host(),
         "git": describe_git(),
@@ -73,6 +75,7 @@ def describe_start() -> dict[str, Any]:
 
 def describe_host() -> dict[str, Any]:
     """Return the name, system and size of this machine, and this process's id and directory."""
+    launcher = describe_launcher()
     return {
         "name": socket.gethostname(),
         "system": platform.platform(),
@@ -80,7 +83,7 @@ def describe_host() -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "pid": os.getpid(),
         "directory": _working_directory(),
-        "launcher": describe_launcher(),
+        "launcher": launcher and mask_command(launcher),
     }
 
 
@@ -94,18 +97,24 @@ def describe_versions() -> dict[str, str]:
 
 
 def describe_launcher() -> list[str] | None:
-    """Return the command line of the torchrun that started this process; None if there is none or it is not visible."""
+    """Return the command line of the torchrun that started this process; None if there is none or
+    it is not visible.
+    """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     try:
-        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        words = (
+            Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        )
     except OSError:
         return None
     return [*words[:-1]] if words[-1] == "" else words
 
 
 def describe_git(directory: Path | None = None) -> dict[str, Any] | None:
-    """Return commit, branch and number of changed files of the checkout around `directory`; None if there is none."""
+    """Return commit, branch and number of changed files of the checkout around `directory`; None if
+    there is none.
+    """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
         return None

@@ -1,21 +1,25 @@
-"""The journal of a run: the exact results of every update, and its events (docs/formats/records.md).
+"""The journal of a run: the exact results of every update, and its events
+(docs/formats/records.md).
 
     {"type":"STEP","step":7,"epoch":1,"loss":5.25,"weight":1024.0,"grad_norm":0.5,"lr":0.001}
 
-Rank 0 writes one small record per update. The loss is the mean over all ranks, stored so that it reads back bit for
-bit: a replay compares against it. A step that was repeated after a restart has two records, and the last one counts.
+Rank 0 writes one small record per update. The loss is the mean over all ranks, stored so that it
+reads back bit for bit: a replay compares against it. A step that was repeated after a restart has
+two records, and the last one counts.
 
     for event in read_events(run, "start", "resume"): …
-    append_event(run, "rollback", step=1734)      # from outside; a process that has the run open calls `Run.event`
+    append_event(run, "rollback", step=1734)      # from outside; a process that has the run open
+                                                  # calls `Run.event`
 
-Events are what happens in the life of a run: a start, a checkpoint, a skip, a rollback. Each rank has its own file.
+Events are what happens in the life of a run: a start, a checkpoint, a skip, a rollback. Each rank
+has its own file.
 """
 
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -51,8 +55,8 @@ class StepRecord:
 
     step: int
     """Its number; the first is 1."""
-    epoch: int
-    """The epoch it belongs to, counted from 1."""
+    epoch: int = 1
+    """The epoch it belongs to, counted from 1; 1 in a loop that does not say."""
     loss: float
     """Mean loss per target token over all ranks."""
     weight: float
@@ -65,6 +69,23 @@ class StepRecord:
     """Why the weights were not updated; None if they were."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Values logged by the task and the callbacks, by name."""
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the record as it is written. What is not known or empty is left out."""
+        record: dict[str, Any] = {
+            "type": STEP,
+            "step": self.step,
+            "epoch": self.epoch,
+            "loss": self.loss,
+            "weight": self.weight,
+            "grad_norm": self.grad_norm,
+            "lr": self.lr,
+        }
+        if self.skipped is not None:
+            record["skipped"] = self.skipped
+        if self.values:
+            record["values"] = self.values
+        return record
 
 
 class Steps(NamedTuple):
@@ -90,6 +111,8 @@ def read_events(run: Path, *names: str, rank: int = 0) -> Iterator[Record]:
 
 
 def append_event(run: Path, event: str, **details: object) -> bool:
-    """Append an event to a run, synced to disk on return; return False if it could not be written."""
+    """Append an event to a run, synced to disk on return; return False if it could not be
+    written.
+    """
     with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
         return file.append(event_record(event, 0, details)) and file.sync()

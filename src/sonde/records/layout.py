@@ -1,19 +1,30 @@
 """The layout of a run directory: every file name in it is built here and nowhere else.
 
     RUN/
-      run.json                      the manifest: what the run is          (manifest.py, docs/formats/manifest.md)
-      lock.json                     the owner while the run is live        (lock.py,     docs/formats/lock.md)
-      records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind   (docs/formats/records.md)
-      index.sqlite                  rebuildable index over records/        (index.py,    docs/formats/index.md)
-      checkpoints/                  training states, unless kept elsewhere          (checkpoint/, `checkpoint_place` of manifest.py)
+      run.json                      the manifest: what the run is          (manifest.py,
+                                    docs/formats/manifest.md)
+      lock.json                     the owner while the run is live        (lock.py,
+                                    docs/formats/lock.md)
+      records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind
+                                    (docs/formats/records.md)
+      index.sqlite                  rebuildable index over records/        (index.py,
+                                    docs/formats/index.md)
+      checkpoints/                  training states, unless kept elsewhere          (checkpoint/,
+                                    `checkpoint_place` of manifest.py)
       probe/                        tensor dumps                           (probe/)
-      forensics/verdict-{N}.json    the diagnosis of step N                (forensics/,  docs/formats/verdict.md)
-      attempts/{N}/                 records of earlier attempts, when training was started over in the same directory
-      flight/                       kept states and batches of your own loop        (flight/, docs/formats/flight.md)
-      ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py, docs/formats/ledger.md)
-      skip-list.txt                 samples to leave out                   (spikes/spike_log.py, docs/data.md)
+      forensics/verdict-{N}.json    the diagnosis of step N                (forensics/,
+                                    docs/formats/verdict.md)
+      attempts/{N}/                 records of earlier attempts, when training was started over in
+                                    the same directory
+      flight/                       kept states and batches of your own loop        (recorder/,
+                                    docs/formats/flight.md)
+      ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py,
+                                    docs/formats/ledger.md)
+      skip-list.txt                 samples to leave out                   (spikes/spike_log.py,
+                                    docs/data.md)
 
-A kind is a plain word. User-given names never become paths here: `kind` is checked, and `rank` is an int.
+A kind is a plain word. User-given names never become paths here: `kind` is checked, and `rank` is
+an int.
 """
 
 import re
@@ -60,7 +71,9 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access the disk."""
+    """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access
+    the disk.
+    """
 
     root: Path
 
@@ -73,7 +86,9 @@ class RunLayout:
     records = _Place("records")
     """The folder of record files."""
     checkpoints = _Place("checkpoints")
-    """The folder of checkpoints, if they are kept in the run; `checkpoint_place` returns the actual place."""
+    """The folder of checkpoints, if they are kept in the run; `checkpoint_place` returns the actual
+    place.
+    """
     probe = _Place("probe")
     """The folder of tensor dumps."""
     skip_list = _Place("skip-list.txt")
@@ -82,12 +97,14 @@ class RunLayout:
     """The folder with the loss history of every sample."""
     forensics = _Place("forensics")
     """The folder of findings about single steps."""
-    flight = _Place("flight")
+    kept = _Place("flight")
     """The folder of kept states and batches."""
     attempts = _Place("attempts")
-    """The folder of earlier attempts' records, when training was started over in the same directory."""
+    """The folder of earlier attempts' records, when training was started over in the same
+    directory.
+    """
     kept_states = _Place("flight/states")
-    """The folder of kept states: checkpoints that a flight recorder creates and removes."""
+    """The folder of kept states: checkpoints that a recorder creates and removes."""
 
     def ledger_base(self, rank: int) -> Path:
         """Return the file with one row per sample of a rank."""
@@ -110,7 +127,9 @@ class RunLayout:
     def verdicts(self) -> list[tuple[int, Path]]:
         """Return the existing verdicts with their steps, ordered by step."""
         check_folder(self.forensics)
-        found = [(_VERDICT.fullmatch(path.name), path) for path in self.forensics.glob("verdict-*.json")]
+        found = [
+            (_VERDICT.fullmatch(path.name), path) for path in self.forensics.glob("verdict-*.json")
+        ]
         return sorted((int(match["step"]), path) for match, path in found if match)
 
     def record_file(self, kind: str, rank: int) -> Path:
@@ -118,7 +137,10 @@ class RunLayout:
         if not _KIND.fullmatch(kind):
             raise SettingError(
                 f"{kind!r} cannot be a kind of record",
-                hint="a kind is a plain word: lower-case letters, digits, '-' and '_', at most 64 of them",
+                hint=(
+                    "a kind is a plain word: lower-case letters, digits, '-' and '_', at most 64 of"
+                    " them"
+                ),
             )
         if rank < 0:
             raise SettingError(f"a rank is 0 or more, not {rank}")
@@ -128,7 +150,9 @@ class RunLayout:
         """Return the existing record files, of one kind or of all, ordered by kind and rank."""
         check_folder(self.records)
         found = [
-            RecordFileName(path=self.records / match[0], kind=match["kind"], rank=int(match["rank"]))
+            RecordFileName(
+                path=self.records / match[0], kind=match["kind"], rank=int(match["rank"])
+            )
             for match in _matches(self.records, _RECORD_FILE)
             if kind in (None, match["kind"])
         ]
@@ -145,10 +169,12 @@ def _matches(folder: Path, pattern: re.Pattern[str]) -> list[re.Match[str]]:
 
 
 def move_attempt(layout: RunLayout, rank: int, number: int) -> tuple[Path, list[str]] | None:
-    """Move what one rank recorded to `attempts/{number}`, so that it does not mix with training that starts over.
+    """Move what one rank recorded to `attempts/{number}`, so that it does not mix with training
+    that starts over.
 
-    Return the new place and the kinds of records moved; None if there was nothing. The run's events, manifest and
-    checkpoints stay. Every rank moves its own record files; rank 0 also moves the folders.
+    Return the new place and the kinds of records moved; None if there was nothing. The run's
+    events, manifest and checkpoints stay. Every rank moves its own record files; rank 0 also moves
+    the folders.
     """
     files = [file for file in layout.record_files() if file.rank == rank and file.kind != EVENTS]
     if not any(file.path.stat().st_size for file in files):
@@ -157,7 +183,7 @@ def move_attempt(layout: RunLayout, rank: int, number: int) -> tuple[Path, list[
     disk.make_directories(aside.records)
     for file in files:
         disk.replace(file.path, aside.record_file(file.kind, file.rank))
-    for folder in (layout.flight, layout.forensics) if rank == 0 else ():
+    for folder in (layout.kept, layout.forensics) if rank == 0 else ():
         if folder.is_dir():
             disk.replace(folder, aside.root / folder.name)
     return aside.root, [file.kind for file in files]

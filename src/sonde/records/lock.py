@@ -1,14 +1,20 @@
 """The lock of a run directory: one live run per directory.
 
-`lock.json` names the owner: host, boot, process id, the process's start time and its pid namespace. The owner is
+`lock.json` names the owner: host, boot, process id, the process's start time and its pid namespace.
+The owner is
 
-    alive       the same boot of the same host has a process with that id and that start time   -> refuse
-    this one    a run that was not closed, as in a notebook whose cell is run again              -> a `Run` takes over
-    dead        the same boot has no such process, or the host has booted since                  -> take over and report it
-    elsewhere   another host or container, which cannot be queried                               -> refuse, with a hint
+    alive       the same boot of the same host has a process with that id and that start time   ->
+                refuse
+    this one    a run that was not closed, as in a notebook whose cell is run again              ->
+                a `Run` takes over
+    dead        the same boot has no such process, or the host has booted since                  ->
+                take over and report it
+    elsewhere   another host or container, which cannot be queried                               ->
+                refuse, with a hint
 
-A brief advisory lock on the file makes reading and replacing the owner one step, so that two starting processes cannot
-both win. Locking needs Linux or macOS; on Windows runs can be read but not written.
+A brief advisory lock on the file makes reading and replacing the owner one step, so that two
+starting processes cannot both win. Locking needs Linux or macOS; on Windows runs can be read but
+not written.
 """
 
 import contextlib
@@ -71,7 +77,9 @@ class RunLock:
     """
 
     def __init__(self, path: Path, *, force: bool = False, reopen: bool = False) -> None:
-        """`force` takes over from an owner elsewhere, `reopen` from this process; never from another live one."""
+        """`force` takes over from an owner elsewhere, `reopen` from this process; never from
+        another live one.
+        """
         self._reopen = reopen
         self._path = path
         self.previous: Owner | None = None
@@ -84,14 +92,18 @@ class RunLock:
                         self._check(owner, force)
                         self.previous = owner
                     os.ftruncate(descriptor, 0)
-                    disk.write_all(descriptor, seal(json.dumps(asdict(self._mine)).encode() + b"\n"))
+                    disk.write_all(
+                        descriptor, seal(json.dumps(asdict(self._mine)).encode() + b"\n")
+                    )
                     disk.fsync(descriptor)
             except OSError:
                 self.release()
                 raise
 
     def release(self) -> None:
-        """Release the directory. A lock taken by someone else meanwhile, or held by our parent process, stays."""
+        """Release the directory. A lock taken by someone else meanwhile, or held by our parent
+        process, stays.
+        """
         if self._mine.pid != os.getpid():
             return
         with contextlib.suppress(OSError), _exclusive(self._path):
@@ -111,8 +123,11 @@ class RunLock:
         if state == ELSEWHERE and not force:
             raise RunLocked(
                 f"{self._path.parent} may belong to a run on another machine",
-                cause=f"process {owner.pid} on {owner.host}, since {_when(owner.since)}, cannot be asked from here",
-                hint=f"if that run is over, delete {self._path} or start with takeover=True",
+                cause=(
+                    f"process {owner.pid} on {owner.host}, since {_when(owner.since)}, cannot be"
+                    " asked from here"
+                ),
+                hint=f"if that run is over, delete {self._path} or start with break_lock=True",
             )
 
 
@@ -153,12 +168,15 @@ def _exclusive(path: Path, create: int = 0) -> Iterator[int]:
     try:
         import fcntl
     except ImportError:
-        raise RunError("runs can only be written on Linux and macOS", hint="reading them works here") from None
+        raise RunError(
+            "runs can only be written on Linux and macOS", hint="reading them works here"
+        ) from None
     while True:
         descriptor = disk.open_file(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # A releasing owner may have unlinked the file between our open and our lock: then start again.
+            # A releasing owner may have unlinked the file between our open and our lock: then start
+            # again.
             if _is_at(path, descriptor):
                 yield descriptor
                 return
@@ -174,9 +192,11 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _process_start(pid: int) -> str:
-    """Return field 22 of /proc/PID/stat, counted from the end of the name, which may contain spaces and parentheses.
+    """Return field 22 of /proc/PID/stat, counted from the end of the name, which may contain spaces
+    and parentheses.
 
-    A process that has ended but was not waited for (a container without an init) is still listed there: "ended".
+    A process that has ended but was not waited for (a container without an init) is still listed
+    there: "ended".
     """
     text = _read_text(f"/proc/{pid}/stat")
     after_name = text.rpartition(")")[2].split()

@@ -1,11 +1,13 @@
-"""run.json, the manifest: what a run is. Small, readable by eye, and written atomically at start and end of the run.
+"""run.json, the manifest: what a run is. Small, readable by eye, and written atomically at start
+and end of the run.
 
-The format is docs/formats/manifest.md. Every version ever written can be read: unknown fields are kept in `other`,
-missing ones get their defaults.
+The format is docs/formats/manifest.md. Every version ever written can be read: unknown fields are
+kept in `other`, missing ones get their defaults.
 
-Checkpoints may be outside the run, on a scratch disk or in a bucket. The manifest says where (`checkpoints`), and
-readers use that; `checkpoints_at` overrides it if they have moved. Code that writes, moves or removes checkpoints there
-must be given the place explicitly (`to_change`), because a manifest may come from someone else.
+Checkpoints may be outside the run, on a scratch disk or in a bucket. The manifest says where
+(`checkpoints`), and readers use that; `checkpoints_at` overrides it if they have moved. Code that
+writes, moves or removes checkpoints there must be given the place explicitly (`to_change`), because
+a manifest may come from someone else.
 """
 
 import contextlib
@@ -34,6 +36,8 @@ RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
+"""Ended by a wish of the run itself, before it was through."""
+INTERRUPTED: Final = "interrupted"
 """Ended from outside by a signal; not a failure."""
 
 
@@ -46,8 +50,9 @@ class Manifest:
     created: float
     """When the run was first started, in seconds since the epoch."""
     status: str = RUNNING
-    """`running`, `finished`, `stopped` or `failed`. A killed run still says `running`; its lock shows that it is dead
-    (lock.py)."""
+    """`running`, `finished`, `stopped`, `interrupted` or `failed`. A killed run still says
+    `running`; its lock shows that it is dead (lock.py).
+    """
     ended: float | None = None
     """When it last ended, in seconds since the epoch; None while it runs."""
     reason: str | None = None
@@ -71,8 +76,9 @@ class Manifest:
     data: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the data by name."""
     recipe: str | None = None
-    """`module:function` that rebuilds the run's components; never imported unless a user asks for it
-    (docs/replay.md)."""
+    """`module:function` that rebuilds the run's components; never imported unless a user asks for
+    it (docs/replay.md).
+    """
     checkpoints: str | None = None
     """Where the checkpoints are if they are outside the run: an absolute path or a URL."""
     other: dict[str, Any] = field(default_factory=dict)
@@ -93,12 +99,20 @@ def new_run_id() -> str:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Replace run.json of the run directory `root`."""
-    content = {one.name: getattr(manifest, one.name) for one in dataclasses.fields(Manifest) if one.name != "other"}
+    content = {
+        one.name: getattr(manifest, one.name)
+        for one in dataclasses.fields(Manifest)
+        if one.name != "other"
+    }
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     for name, value in (content | manifest.other).items():
-        # Our own encoding takes any value; field by field, so that huge settings truncate nothing but themselves.
+        # Our own encoding takes any value; field by field, so that huge settings truncate nothing
+        # but themselves.
         document[name] = json.loads(encode(value))
-    write_file(RunLayout(root).manifest, seal_document(json.dumps(document, indent=2, ensure_ascii=False).encode()))
+    write_file(
+        RunLayout(root).manifest,
+        seal_document(json.dumps(document, indent=2, ensure_ascii=False).encode()),
+    )
 
 
 def read_manifest(root: str | Path) -> Manifest:
@@ -115,9 +129,13 @@ def read_manifest(root: str | Path) -> Manifest:
     except OSError as error:
         raise RunError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     except ValueError as error:
-        raise DamagedFile(f"{path} cannot be read", cause=f"not JSON, or not as it was written: {error}") from None
+        raise DamagedFile(
+            f"{path} cannot be read", cause=f"not JSON, or not as it was written: {error}"
+        ) from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise DamagedFile(f"{path} is not a manifest of sonde", cause=f'it does not say "format": "{FORMAT}"')
+        raise DamagedFile(
+            f"{path} is not a manifest of sonde", cause=f'it does not say "format": "{FORMAT}"'
+        )
     known = {key: value for key, value in document.items() if key in _KNOWN}
     other = {key: value for key, value in document.items() if key not in _WRITTEN}
     try:
@@ -128,7 +146,9 @@ def read_manifest(root: str | Path) -> Manifest:
 
 @contextlib.contextmanager
 def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None changes nothing."""
+    """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None
+    changes nothing.
+    """
     if place is None:
         yield
         return
@@ -140,7 +160,7 @@ def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
         _moved_to.pop()
 
 
-def told_place() -> str | None:
+def place_given() -> str | None:
     """Return the place set by the innermost `checkpoints_at`; None outside of one."""
     return _moved_to[-1] if _moved_to else None
 
@@ -148,10 +168,10 @@ def told_place() -> str | None:
 def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -> Path | str:
     """Return where the checkpoints of the run directory `root` are: a folder or a URL.
 
-    Pass `to_change` to write or remove there: a place outside the run is then refused if only the manifest names it,
-    because a manifest may come from anyone.
+    A manifest may come from anyone. So an address that only the manifest names is not contacted,
+    and with `to_change`, to write or remove there, no place outside the run is taken from it.
     """
-    place = told_place()
+    place = place_given()
     if place is None:
         # If the manifest cannot be read, what is inside the run can still be shown.
         with contextlib.suppress(RunNotFound if to_change else SondeError):
@@ -161,10 +181,20 @@ def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -
                 f"the checkpoints of {root} are outside of it, at {place}",
                 hint=f"to change them, say so: --checkpoints {place} (checkpoints= of Run)",
             )
+        if place is not None and "://" in place:
+            raise RunError(
+                f"the checkpoints of {root} are at {place}, which was not contacted",
+                cause="only the run's own manifest names that address",
+                hint=f"if you trust it, say so: --checkpoints {place}",
+            )
     if place is None:
         own = RunLayout(Path(root)).checkpoints
         check_folder(
-            own, hint=f"name the folder it leads to: --checkpoints {os.path.realpath(own)} (checkpoints= of Run)"
+            own,
+            hint=(
+                f"name the folder it leads to: --checkpoints {os.path.realpath(own)} (checkpoints="
+                " of Run)"
+            ),
         )
         return own
     return place if "://" in place else Path(place)

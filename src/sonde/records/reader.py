@@ -1,14 +1,16 @@
 """Read record files, whatever happened to them.
 
-A torn tail (a writer killed in mid-write, or still writing), NUL blocks (power loss), a byte order mark, Windows line
-ends, corrupt or foreign lines, lines with a wrong checksum (seal.py): each is skipped, counted and located, and the
-rest is read. Nothing here raises because of a file's *content*. Memory is bounded by one block and one line.
+A torn tail (a writer killed in mid-write, or still writing), NUL blocks (power loss), a byte order
+mark, Windows line ends, corrupt or foreign lines, lines with a wrong checksum (seal.py): each is
+skipped, counted and located, and the rest is read. Nothing here raises because of a file's
+*content*. Memory is bounded by one block and one line.
 
     reading = read_records(path)
     for record in reading: …
     reading.num_bad, reading.bad_lines, reading.torn_bytes
 
-A `LineScanner` that is used again returns what was appended since; `LogFile` follows live files with it.
+A `LineScanner` that is used again returns what was appended since; `LogFile` follows live files
+with it.
 """
 
 import os
@@ -26,14 +28,20 @@ Record: TypeAlias = dict[str, Any]
 """One decoded record: always a JSON object."""
 
 _BLOCK_BYTES: Final = 1 << 17
-"""Small enough to stay in the cache between reading and decoding, and to be allocated without new pages."""
+"""Small enough to stay in the cache between reading and decoding, and to be allocated without new
+pages.
+"""
 _END_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 32 << 20
-"""A longer line is not one of our records (values.MAX_RECORD_BYTES): it is skipped without holding it in memory."""
+"""A longer line is not one of our records (values.MAX_RECORD_BYTES): it is skipped without holding
+it in memory.
+"""
 _MAX_BAD_LINES_KEPT: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DOLLAR: Final = ord("$")
-"""Begins our encodings of unusual values. As a number, which is found much faster than a string of bytes."""
+"""Begins our encodings of unusual values. As a number, which is found much faster than a string of
+bytes.
+"""
 _Line = TypeVar("_Line")
 
 
@@ -48,10 +56,11 @@ class BadLine(NamedTuple):
 
 
 class LineScanner:
-    """Complete lines of a growing file with their byte offsets; remembers where it stopped and what it could not read.
+    """Complete lines of a growing file with their byte offsets; remembers where it stopped and what
+    it could not read.
 
-    `lines()` yields what is complete now and may be called again for what has been appended since. Iterating yields the
-    records.
+    `lines()` yields what is complete now and may be called again for what has been appended since.
+    Iterating yields the records.
     """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
@@ -59,13 +68,17 @@ class LineScanner:
         self.offset = offset
         """Where the next unread line starts: everything before has been yielded or counted."""
         self.torn_bytes = 0
-        """Bytes after the last newline at the last scan: a torn line, or one still being written."""
+        """Bytes after the last newline at the last scan: a torn line, or one still being
+        written.
+        """
         self.num_bad = 0
         self.bad_lines: list[BadLine] = []
         """The first hundred bad lines; `num_bad` counts all."""
 
     def blocks(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield stretches of complete lines from `self.offset` on, without the last newline of each."""
+        """Yield stretches of complete lines from `self.offset` on, without the last newline of
+        each.
+        """
         file.seek(self.offset)
         self.torn_bytes = 0
         while not self.torn_bytes and (block := file.read(_BLOCK_BYTES)):
@@ -113,7 +126,8 @@ class LineScanner:
         if offset == 0:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if line.startswith(b"\0") or line.endswith(b"\0"):
-            # Blocks that the file system allocated but did not fill before power loss; a record may follow them.
+            # Blocks that the file system allocated but did not fill before power loss; a record may
+            # follow them.
             self.note_bad(offset, len(line), "NUL bytes")
             line = line.strip(b"\0")
         return line.strip()
@@ -135,7 +149,9 @@ class LineScanner:
         file.seek(self.offset)
 
     def _last_line(self, file: BinaryIO) -> Iterator[Record]:
-        """Yield a last line without a newline if it is a complete object; a torn object does not parse."""
+        """Yield a last line without a newline if it is a complete object; a torn object does not
+        parse.
+        """
         if not 0 < self.torn_bytes <= MAX_LINE_BYTES:
             return
         start = self.offset
@@ -154,14 +170,18 @@ class LineScanner:
 
 
 def has_damaged_end(path: Path) -> bool:
-    """Is the newline after the last record of a file damaged? Readers of whole lines never get to see that record."""
+    """Is the newline after the last record of a file damaged? Readers of whole lines never get to
+    see that record.
+    """
     with open_regular(path) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
         return _has_lost_newline(file.read().rpartition(b"\n")[2])
 
 
 def _has_lost_newline(tail: bytes) -> bool:
-    """Is this a whole record and one byte more? A torn line is the beginning of a record, and has nothing after its end."""
+    """Is this a whole record and one byte more? A torn line is the beginning of a record, and has
+    nothing after its end.
+    """
     try:
         return len(unseal(tail[:-1])) < len(tail) - 1
     except ValueError:
@@ -169,7 +189,9 @@ def _has_lost_newline(tail: bytes) -> bool:
 
 
 def damage_text(num_bad: int) -> str:
-    """Return the standard text for unreadable lines, such as "3 damaged lines"; empty if there are none."""
+    """Return the standard text for unreadable lines, such as "3 damaged lines"; empty if there are
+    none.
+    """
     return f"{num_bad:,} damaged line{'' if num_bad == 1 else 's'}" if num_bad else ""
 
 
@@ -188,7 +210,9 @@ def read_record_at(path: Path, offset: int) -> Record | None:
 
 
 def newest_records(path: Path, *, num_bytes: int = 1 << 16) -> Iterator[Record]:
-    """Yield the complete records in the last `num_bytes` of a file, newest first, decoding each on demand."""
+    """Yield the complete records in the last `num_bytes` of a file, newest first, decoding each on
+    demand.
+    """
     with open_regular(path, buffering=0) as file:
         start = max(os.fstat(file.fileno()).st_size - num_bytes, 0)
         file.seek(start)
@@ -200,14 +224,18 @@ def newest_records(path: Path, *, num_bytes: int = 1 << 16) -> Iterator[Record]:
 
 
 def decode_block(decoder: "msgspec.json.Decoder[_Line]", block: bytes) -> list[_Line] | None:
-    """Decode a block of lines at once. Return None if any line is damaged, empty, unusual or not what is decoded."""
+    """Decode a block of lines at once. Return None if any line is damaged, empty, unusual or not
+    what is decoded.
+    """
     lines = block.split(b"\n")
     try:
         found = decoder.decode_lines(block)
     except (ValueError, RecursionError):
         return None
     # Two objects on one line are no record.
-    return found if len(found) == len(lines) and _DOLLAR not in block and are_intact(lines) else None
+    return (
+        found if len(found) == len(lines) and _DOLLAR not in block and are_intact(lines) else None
+    )
 
 
 def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:

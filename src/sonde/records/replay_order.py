@@ -1,12 +1,14 @@
-"""What a replay is to do, and the order to a script: the script is started with it, carries it out, and answers.
+"""What a replay is to do, and the order to a script: the script is started with it, carries it out,
+and answers.
 
     SONDE_REPLAY=/tmp/…/order.json python train.py
 
-`sonde replay`, `diagnose` and `rollback` write the order and run the script's command unchanged, with the order in its
-environment; the script's `Run` then writes nothing into the run, and its first `flight.step` carries out the order.
+`sonde replay`, `diagnose` and `rollback` write the order and run the script's command unchanged,
+with the order in its environment; the script's `Run` then writes nothing into the run, and its
+first `recorder.step` carries out the order.
 
-Running a command executes code. It is either what the user typed after `--`, or what the run recorded, shown before it
-is run. Needs no torch.
+Running a command executes code. It is either what the user typed after `--`, or what the run
+recorded, shown before it is run. Needs no torch.
 """
 
 import os
@@ -24,6 +26,7 @@ import msgspec
 from sonde.errors import DamagedFile, RunError, SettingError, SondeError
 from sonde.records.files import read_small, write_file
 from sonde.records.manifest import Manifest
+from sonde.records.secrets import is_masked
 from sonde.records.values import decode, encode
 
 VARIABLE: Final = "SONDE_REPLAY"
@@ -46,7 +49,9 @@ class ReplayOptions:
     drop: tuple[str, ...] = ()
     """Sample to leave out of the step, as DATASET:NUMBER. Repeat it for several samples."""
     weights_from: int | None = None
-    """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the initial weights."""
+    """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the
+    initial weights.
+    """
     float32: bool = False
     """Replay the step in float32. Earlier steps keep their precision."""
     deterministic: bool = False
@@ -70,18 +75,26 @@ class ReplayOptions:
         for text in self.drop:
             dataset, _, number = text.rpartition(":")
             if not dataset or not number.isdecimal():
-                raise SettingError(f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117")
+                raise SettingError(
+                    f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117"
+                )
             found.append((dataset, int(number)))
         return found
 
     @property
     def changes(self) -> tuple[str, ...]:
         """What differs from the run in the replayed step, one sentence each."""
-        told = ["the step is made in float32"] if self.float32 else []
-        told += [f"the weights are those after update {self.weights_from}"] if self.weights_from is not None else []
-        told += [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []
-        told += [f"without {', '.join(self.drop)}"] if self.drop else []
-        return tuple(f"{one}, as asked" for one in told)
+        sentences = ["the step is made in float32"] if self.float32 else []
+        sentences += (
+            [f"the weights are those after step {self.weights_from}"]
+            if self.weights_from is not None
+            else []
+        )
+        sentences += (
+            [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []
+        )
+        sentences += [f"without {', '.join(self.drop)}"] if self.drop else []
+        return tuple(f"{one}, as asked" for one in sentences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +115,11 @@ class ReplayOrder:
     """Whether to dump the tensors of the step."""
 
 
+def is_replay() -> bool:
+    """Return whether this process replays a step: then a script should not resume by itself."""
+    return order_of_process() is not None
+
+
 def order_of_process() -> ReplayOrder | None:
     """Return the order that this process was started with, or None if it should train."""
     path = os.environ.get(VARIABLE)
@@ -118,7 +136,9 @@ def order_of_process() -> ReplayOrder | None:
 
 
 def write_answer(order: ReplayOrder, answer: Mapping[str, Any] | SondeError) -> None:
-    """Write the answer to an order: a result, or why there is none. Of several ranks, the first to answer counts."""
+    """Write the answer to an order: a result, or why there is none. Of several ranks, the first to
+    answer counts.
+    """
     if isinstance(answer, SondeError):
         answer = {"error": [answer.message, answer.cause, answer.hint]}
     if not Path(order.answer).exists():
@@ -126,35 +146,64 @@ def write_answer(order: ReplayOrder, answer: Mapping[str, Any] | SondeError) -> 
 
 
 def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
-    """Return the command that the run was last started with, including its launcher, and its working directory."""
+    """Return the command that the run was last started with, including its launcher, and its
+    working directory.
+    """
     launcher = manifest.host.get("launcher")
     words = launcher if isinstance(launcher, list) and launcher else manifest.command
-    if not words or not all(isinstance(one, str) for one in words):
+    if not words or not all(isinstance(word, str) for word in words):
         raise SettingError(
             f"the run {manifest.run_id} does not say how it was started",
+            hint="give the command after --: -- python train.py",
+        )
+    if is_masked(words):
+        raise SettingError(
+            f"the run {manifest.run_id} cannot be started as it was recorded",
+            cause="its command line had a secret, which was masked",
             hint="give the command after --: -- python train.py",
         )
     return list(words), Path(str(manifest.host.get("directory") or "."))
 
 
+def _without_answer(code: int, command: Sequence[str]) -> RunError:
+    """Return the error of a script that ended before it came to a step."""
+    if code == 0:
+        return RunError(
+            "the script ended without a step, so there was nothing to replay",
+            cause=(
+                "its loop was already over: it may have resumed from its own finished checkpoint"
+            ),
+            hint="let the script not resume in a replay: `if not sonde.is_replay(): resume()`",
+        )
+    return RunError(
+        f"the replay ended with exit code {code} and without an answer",
+        cause=f"it was run as {shlex.join(command)}"[:4000],
+        hint=(
+            "what it printed is above; a script must make a Recorder, and call recorder.step in"
+            " its loop"
+        ),
+    )
+
+
 def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -> Mapping[str, Any]:
     """Run a script for a replay and return its answer. The script's output goes to stderr."""
     with tempfile.TemporaryDirectory(prefix="sonde-replay-") as folder:
-        path, answer = Path(folder, "order.json"), Path(folder, "answer.json")
+        path = Path(folder, "order.json")
+        answer = Path(folder, "answer.json")
         write_file(path, encode(asdict(replace(order, answer=str(answer)))))
         environment = {**os.environ, **_QUIET, VARIABLE: str(path)}
         try:
             done = subprocess.run(
-                list(command), cwd=directory, env=environment, stdout=sys.stderr.fileno(), check=False
+                list(command),
+                cwd=directory,
+                env=environment,
+                stdout=sys.stderr.fileno(),
+                check=False,
             )
         except (OSError, ValueError) as error:
             raise SettingError(f"cannot run {shlex.join(command)}", cause=str(error)) from None
         if not answer.exists():
-            raise RunError(
-                f"the replay ended with exit code {done.returncode} and without an answer",
-                cause=f"it was run as {shlex.join(command)}"[:4000],
-                hint="what it printed is above; a script must open its Run, and call flight.step in its loop",
-            )
+            raise _without_answer(done.returncode, command)
         found: Any = decode(read_small(answer, max_bytes=1 << 30))
     if "error" in found:
         message, cause, hint = found["error"]

@@ -2,10 +2,11 @@
 
     {"type":"STEP","step":7,"loss":5.25,"_crc":"64abc53c"}
 
-`_crc` is the CRC-32 of every byte before its comma, in hexadecimal. It detects every single flipped bit and every burst
-of up to 32 bits; it is no protection against tampering. For other readers it is a field like any other. Lines and
-documents without one are accepted: older versions and other systems wrote none, and whoever edits a file by hand
-removes the field. Costs 0.4 µs for a line of ten numbers when written, and 0.4 µs when read.
+`_crc` is the CRC-32 of every byte before its comma, in hexadecimal. It detects every single flipped
+bit and every burst of up to 32 bits; it is no protection against tampering. For other readers it is
+a field like any other. Lines and documents without one are accepted: older versions and other
+systems wrote none, and whoever edits a file by hand removes the field. Costs 0.4 µs for a line of
+ten numbers when written, and 0.4 µs when read.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ _MARK: Final = b',"_crc":"'
 PADDED_SEAL: Final = b',"_crc":"%08x"}\n'
 """The end of a line, replacing its closing brace: the checksum of everything before."""
 SEAL: Final = b',"_crc":"%x"}\n'
-"""The same for a checksum of eight digits, as most have; a format width would double the formatting time."""
+"""The same for a checksum of eight digits, as most have; a format width would double the formatting
+time.
+"""
 EIGHT_DIGITS: Final = 1 << 28
 _BRACE: Final = ord("{")
 _NUM_BYTES: Final = len(_MARK) + 10
@@ -30,7 +33,9 @@ _PLACES: Final = (16 ** np.arange(7, -1, -1)).astype(np.uint32)
 
 
 def seal(line: bytes) -> bytes:
-    """Return the line of an object (`{…}` and a newline) with its checksum; any other line unchanged."""
+    """Return the line of an object (`{…}` and a newline) with its checksum; any other line
+    unchanged.
+    """
     body = line[:-2]
     if line[0] != _BRACE or len(body) < 2:
         return line
@@ -43,11 +48,16 @@ def seal_document(payload: bytes) -> bytes:
 
 
 def unseal(payload: bytes) -> bytes:
-    """Return the object without its checksum, if it has one. Raises ValueError if the checksum does not match."""
+    """Return the object without its checksum, if it has one. Raises ValueError if the checksum does
+    not match.
+    """
     end = len(payload) - _NUM_BYTES
     mark = payload[end : end + len(_MARK)]
     if mark != _MARK or end <= 0:
-        if len(mark) == len(_MARK) and (int.from_bytes(mark, "big") ^ _MARK_NUMBER).bit_count() == 1:
+        if (
+            len(mark) == len(_MARK)
+            and (int.from_bytes(mark, "big") ^ _MARK_NUMBER).bit_count() == 1
+        ):
             raise ValueError("the name of its checksum is damaged")
         return payload
     body = payload[:end]
@@ -65,7 +75,9 @@ def unseal_document(payload: bytes) -> bytes:
 
 
 def are_intact(lines: Sequence[bytes]) -> bool:
-    """Return whether all checksums in `lines` match. Fast for many lines; `unseal` says which one does not."""
+    """Return whether all checksums in `lines` match. Fast for many lines; `unseal` says which one
+    does not.
+    """
     tails = b"".join([line[-_NUM_BYTES:] for line in lines])
     if len(tails) != _NUM_BYTES * len(lines):
         return False  # a line shorter than a checksum: check each

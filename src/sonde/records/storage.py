@@ -1,14 +1,17 @@
-"""Storage for checkpoints, reports and copies of runs: a local folder, or a URL that fsspec supports (`s3://…`).
+"""Storage for checkpoints, reports and copies of runs: a local folder, or a URL that fsspec
+supports (`s3://…`).
 
     storage = storage_at("s3://bucket/run/checkpoints")      # or a path
     storage.write("a/b", payload)                            # atomically
-    with storage.create("step-1") as new:                    # a folder that appears complete or not at all
+    # A folder that appears complete or not at all
+    with storage.create("step-1") as new:
         new.write("tensors", payload)
         new.write(MANIFEST, …)                               # last
 
-On disk, a folder is created under a temporary name, synced and renamed. Below a URL nothing can be renamed: there a
-folder is complete once its MANIFEST exists, which is written last and removed first. Names are relative, with `/`, and
-never lead out of the storage. An unreachable or refusing server raises OSError, like a failing disk.
+On disk, a folder is created under a temporary name, synced and renamed. Below a URL nothing can be
+renamed: there a folder is complete once its MANIFEST exists, which is written last and removed
+first. Names are relative, with `/`, and never lead out of the storage. An unreachable or refusing
+server raises OSError, like a failing disk.
 """
 
 import contextlib
@@ -39,11 +42,26 @@ from sonde.records.files import (
 MANIFEST: Final = "checksums.json"
 """The file that makes a folder complete: it lists all others (checksums.py)."""
 IDENTITY: Final = "state.json"
-"""The file that says whose a checkpoint is. Below a URL it is removed last: its owner recognizes what a kill left."""
+"""The file that says whose a checkpoint is. Below a URL it is removed last: its owner recognizes
+what a kill left.
+"""
 Payload: TypeAlias = bytes | memoryview
 
 _PIECE_BYTES: Final = 64 << 20
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+_PACKAGES: Final = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "az": "adlfs",
+    "hf": "huggingface_hub",
+    "ssh": "paramiko",
+    "sftp": "paramiko",
+}
+"""The package that fsspec needs for each kind of address."""
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
@@ -60,13 +78,22 @@ def storage_at(place: str | os.PathLike[str]) -> "Storage":
     if scheme == "file":
         return DiskStorage(Path(rest).absolute())
     if not _SCHEME.fullmatch(scheme):
-        raise SettingError(f"{url} is no place to keep files", hint="give a path, or a URL such as s3://bucket/folder")
+        raise SettingError(
+            f"{url} is no place to keep files",
+            hint="give a path, or a URL such as s3://bucket/folder",
+        )
     try:
         from fsspec.core import url_to_fs
 
         return UrlStorage(*url_to_fs(url, use_listings_cache=False), url=url.rstrip("/"))
     except ImportError as error:
-        raise MissingDependency(error.name or "fsspec", needed_for=f"{scheme}:// paths", extra="remote") from error
+        missing = _PACKAGES.get(scheme, error.name or "fsspec")
+        if missing not in ("fsspec", "s3fs"):
+            raise SettingError(
+                f"{scheme}:// paths need {missing}, which is not installed",
+                hint=f"pip install {missing}",
+            ) from error
+        raise MissingDependency(missing, needed_for=f"{scheme}:// paths", extra="remote") from error
     except ValueError as error:
         raise SettingError(f"{url} cannot be opened", cause=str(error)) from error
 
@@ -96,7 +123,9 @@ class DiskStorage:
         return DiskStorage(self._path(name))
 
     def sizes(self) -> dict[str, int]:
-        """Return every file with its size in bytes, including subfolders; empty if the storage does not exist."""
+        """Return every file with its size in bytes, including subfolders; empty if the storage does
+        not exist.
+        """
         found = {}
         # Unlike Path.rglob, os.walk passes over a folder that is removed meanwhile.
         paths = [Path(folder, name) for folder, _, names in os.walk(self.where) for name in names]
@@ -110,10 +139,16 @@ class DiskStorage:
         """Return the complete folders directly in the storage: all that are not links."""
         if not self.where.is_dir():
             return []
-        return [entry.name for entry in self.where.iterdir() if entry.is_dir() and not entry.is_symlink()]
+        return [
+            entry.name
+            for entry in self.where.iterdir()
+            if entry.is_dir() and not entry.is_symlink()
+        ]
 
     def unfinished(self) -> list[str]:
-        """Return the unfinished folders that killed writers left: none, as temporary ones are removed right away."""
+        """Return the unfinished folders that killed writers left: none, as temporary ones are
+        removed right away.
+        """
         if self.where.is_dir():
             sweep_temporaries(self.where)
         return []
@@ -140,29 +175,39 @@ class DiskStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator["Storage"]:
-        """Yield a new folder to fill; it appears as `name` if the block succeeds and is removed if it fails."""
+        """Yield a new folder to fill; it appears as `name` if the block succeeds and is removed if
+        it fails.
+        """
         disk.make_directories(self.where)
         with atomic_directory(self._path(name)) as temporary:
             yield DiskStorage(temporary)
 
     def move(self, name: str, new_name: str) -> None:
-        """Rename a folder to a name that is free. It is complete under one of the two names at every moment."""
+        """Rename a folder to a name that is free. It is complete under one of the two names at
+        every moment.
+        """
         disk.make_directories(self._path(new_name).parent)
         disk.replace(self._path(name), self._path(new_name))
 
     def delete(self, name: str) -> None:
-        """Remove a folder, renaming it first so that a part of it is never mistaken for the whole."""
+        """Remove a folder, renaming it first so that a part of it is never mistaken for the
+        whole.
+        """
         doomed = temporary_name(self._path(name))
         disk.replace(self._path(name), doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
-        """Raise unless the folder can be created and written to and has room for this many more bytes."""
+        """Raise unless the folder can be created and written to and has room for this many more
+        bytes.
+        """
         with explained(f"checkpoints cannot be saved in {self.where}"):
             disk.make_directories(self.where)
             free = shutil.disk_usage(self.where).free
         if not os.access(self.where, os.W_OK | os.X_OK):
-            raise SondeError(f"checkpoints cannot be saved in {self.where}", cause="it cannot be written to")
+            raise SondeError(
+                f"checkpoints cannot be saved in {self.where}", cause="it cannot be written to"
+            )
         if free < num_bytes:
             raise SondeError(
                 f"there is no room for a checkpoint in {self.where}",
@@ -200,16 +245,25 @@ class UrlStorage:
             found = self._ask("find", self._root, detail=True)
         except FileNotFoundError:
             return {}
-        names = {path[len(self._root) + 1 :]: int(one["size"] or 0) for path, one in sorted(found.items())}
+        names = {
+            path[len(self._root) + 1 :]: int(one["size"] or 0)
+            for path, one in sorted(found.items())
+        }
         return {name: size for name, size in names.items() if _is_name(name)}
 
     def folders(self) -> list[str]:
         """Return the prefixes that have a manifest."""
-        return [folder for folder, _, name in (one.partition("/") for one in self.sizes()) if name == MANIFEST]
+        return [
+            folder
+            for folder, _, name in (name.partition("/") for name in self.sizes())
+            if name == MANIFEST
+        ]
 
     def unfinished(self) -> list[str]:
         """Return the prefixes that have no manifest."""
-        return sorted({name.partition("/")[0] for name in self.sizes() if "/" in name} - set(self.folders()))
+        return sorted(
+            {name.partition("/")[0] for name in self.sizes() if "/" in name} - set(self.folders())
+        )
 
     def open(self, name: str) -> BinaryIO:
         """Open an object for reading; it is fetched as it is read."""
@@ -219,12 +273,17 @@ class UrlStorage:
     def read(self, name: str, *, max_bytes: int = SMALL_BYTES) -> bytes:
         """Read a whole object."""
         if self._ask("size", self._path(name)) > max_bytes:
-            raise OSError(errno.EFBIG, f"such a file has at most {max_bytes:,} bytes", f"{self.where}/{name}")
+            raise OSError(
+                errno.EFBIG, f"such a file has at most {max_bytes:,} bytes", f"{self.where}/{name}"
+            )
         return bytes(self._ask("cat_file", self._path(name)))
 
     def write(self, name: str, payload: Payload) -> str:
-        """Write in one request, or as one multipart upload, which a server shows only when complete."""
-        digest, path = hashlib.sha256(payload).hexdigest(), self._path(name)
+        """Write in one request, or as one multipart upload, which a server shows only when
+        complete.
+        """
+        digest = hashlib.sha256(payload).hexdigest()
+        path = self._path(name)
         if len(payload) <= _PIECE_BYTES:
             self._ask("pipe_file", path, bytes(payload))
             return digest
@@ -239,7 +298,9 @@ class UrlStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator["Storage"]:
-        """Yield a new folder under its own name; it does not count as existing until its manifest does."""
+        """Yield a new folder under its own name; it does not count as existing until its manifest
+        does.
+        """
         if name in self.folders():
             raise FileExistsError(f"{self.where}/{name} exists already")
         self.delete(name)
@@ -253,13 +314,16 @@ class UrlStorage:
     def move(self, name: str, new_name: str) -> None:
         """Copy a folder on the server, then remove the original."""
         self.delete(new_name)
-        old, new = self.at(name), self.at(new_name)
+        old = self.at(name)
+        new = self.at(new_name)
         for one in sorted(old.sizes(), key=lambda one: one == MANIFEST):
             self._ask("copy", old._path(one), new._path(one))
         self.delete(name)
 
     def delete(self, name: str) -> None:
-        """Remove a folder, starting with the manifest and ending with the file that identifies its owner."""
+        """Remove a folder, starting with the manifest and ending with the file that identifies its
+        owner.
+        """
         doomed = self.at(name)
         for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == IDENTITY)):
             doomed.remove(one)
@@ -287,7 +351,9 @@ class UrlStorage:
 
 
 Storage: TypeAlias = DiskStorage | UrlStorage
-"""Files by name, in folders. Both kinds have the same methods; those of `DiskStorage` document the guarantees."""
+"""Files by name, in folders. Both kinds have the same methods; those of `DiskStorage` document the
+guarantees.
+"""
 
 
 @contextlib.contextmanager
@@ -300,12 +366,16 @@ def _failing(where: str) -> Iterator[None]:
             error.filename = where
         raise
     except Exception as error:  # every client has its own errors
-        raise OSError(errno.EIO, " ".join(f"{type(error).__name__}: {error}".split()), where) from error
+        raise OSError(
+            errno.EIO, " ".join(f"{type(error).__name__}: {error}".split()), where
+        ) from error
 
 
 def _is_name(name: str) -> bool:
     """Return whether this names a file inside a folder and does not lead elsewhere."""
-    return not any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/"))
+    return not any(
+        part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/")
+    )
 
 
 def _checked(name: str) -> str:

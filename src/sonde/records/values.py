@@ -1,11 +1,13 @@
 """Encode any Python value as one line of strictly valid JSON, and decode it.
 
-A record may hold any value of a training script. Plain values (finite numbers, strings, lists, string-keyed dicts,
-numpy numbers and arrays, one-element tensors) take the fast path: one call of orjson, about a microsecond for ten
-numbers. What JSON cannot express is encoded so that any JSON parser accepts it and `decode` restores it:
+A record may hold any value of a training script. Plain values (finite numbers, strings, lists,
+string-keyed dicts, numpy numbers and arrays, one-element tensors) take the fast path: one call of
+orjson, about a microsecond for ten numbers. What JSON cannot express is encoded so that any JSON
+parser accepts it and `decode` restores it:
 
     NaN, +Inf, -Inf          "NaN", "Infinity", "-Infinity"
-    the string "NaN"         "=NaN"        (one "=" more than the string has; likewise for the other two)
+    the string "NaN"         "=NaN"        (one "=" more than the string has; likewise for the other
+                                           two)
     int beyond 64 bits       {"$int": "1208925819614629174706176"}
     bytes                    {"$bytes": "AAEC"}                       base64
     complex                  {"$complex": [1.0, -2.0]}
@@ -18,12 +20,12 @@ Unbounded or unknown values are cut, visibly:
     {"$cut": "…why…"}        in place of, or beside, what was left out (cycles, depth, size)
     {"$repr": "…"}           any other object
 
-Tuples and arrays come back as lists, dataclasses as dicts, dates and paths as strings, enums as their value. Neither
-function raises for any value, except that `decode` raises ValueError for what is not JSON. torch is not imported: a
-tensor is recognized by its type's module.
+Tuples and arrays come back as lists, dataclasses as dicts, dates and paths as strings, enums as
+their value. Neither function raises for any value, except that `decode` raises ValueError for what
+is not JSON. torch is not imported: a tensor is recognized by its type's module.
 
-A line has at most MAX_RECORD_BYTES. The fast path measures a line only after writing it, so a numpy array of a gigabyte
-costs some seconds and some gigabytes before it is cut; a tensor costs nothing.
+A line has at most MAX_RECORD_BYTES. The fast path measures a line only after writing it, so a numpy
+array of a gigabyte costs some seconds and some gigabytes before it is cut; a tensor costs nothing.
 """
 
 import base64
@@ -46,8 +48,9 @@ import numpy as np
 import orjson
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""Maximum length of a line in bytes; longer ones are cut. Limits what one bad value can do to the disk and later
-readers."""
+"""Maximum length of a line in bytes; longer ones are cut. Limits what one bad value can do to the
+disk and later readers.
+"""
 
 NO_STEP: Final = -(2**63)
 """Marks records without a numeric step in arrays, and pads steps that are shorter than others."""
@@ -55,14 +58,19 @@ MAX_STEP_WIDTH: Final = 3
 """A step is a number or a list of up to three: epoch, iteration, validation iteration."""
 
 _BYTES_PER_VALUE: Final = 24
-"""Bytes that the careful path assumes per number, with separators. Also bounds its time: 700,000 values, about 1 s."""
+"""Bytes that the careful path assumes per number, with separators. Also bounds its time: 700,000
+values, about 1 s.
+"""
 _MAX_DEPTH: Final = 64
 _MAX_TEXT: Final = 100_000
 _MAX_KEY: Final = 1_000
 _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
-# Dataclasses are passed through because orjson would omit their fields that begin with an underscore.
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
+# Dataclasses are passed through because orjson would omit their fields that begin with an
+# underscore.
+_OPTIONS: Final = (
+    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
+)
 _DOLLAR, _SMALL_U, _CAPITAL_N, _CAPITAL_I = b"$uNI"
 _null_in: Final = re.compile(rb"ull[,}\]\n]").search
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -70,14 +78,17 @@ _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
 
 def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """Encode `value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
+    """Encode `value` as one line of JSON, newline included, of at most `max_bytes`. Never
+    raises.
+    """
     try:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
     except Exception:  # noqa: BLE001  whatever the fast path fails on, the careful one handles
         return _encode_with_care(value, max_bytes)
-    # orjson writes NaN as null and knows nothing of our encodings; each of these checks means "look closer". A single
-    # byte is searched for first, as a number: that is one memchr, 0.03 µs, while searching for bytes in bytes takes 0.1
-    # to 0.4 µs. A regular expression also goes from one "u" to the next by memchr.
+    # orjson writes NaN as null and knows nothing of our encodings; each of these checks means "look
+    # closer". A single byte is searched for first, as a number: that is one memchr, 0.03 µs, while
+    # searching for bytes in bytes takes 0.1 to 0.4 µs. A regular expression also goes from one "u"
+    # to the next by memchr.
     if (
         _DOLLAR not in line
         and (_SMALL_U not in line or not _null_in(line) or _is_plainly_finite(value))
@@ -107,14 +118,18 @@ def decode(line: bytes | bytearray | memoryview) -> object:
 
 
 def _is_plainly_finite(value: object) -> bool:
-    """Return whether every null stands for None. Exact built-in types only: 3 µs for ten numbers, not 30."""
+    """Return whether every null stands for None. Exact built-in types only: 3 µs for ten numbers,
+    not 30.
+    """
     kind = type(value)
     if kind is float:
         return math.isfinite(value)  # type: ignore[arg-type]  # its exact type was checked
     if kind is dict:
-        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]  # its exact type was checked
+        # its exact type was checked
+        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]
     if kind is list or kind is tuple:
-        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]  # its exact type was checked
+        # its exact type was checked
+        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]
     return value is None or kind is str or kind is int or kind is bool
 
 
@@ -131,14 +146,16 @@ def is_tensor_type(kind: type) -> bool:
 
 
 def _encode_with_care(value: object, max_bytes: int) -> bytes:
-    # JSON escapes can make a character six bytes long, so a second, tighter pass may be needed; it nearly always fits.
+    # JSON escapes can make a character six bytes long, so a second, tighter pass may be needed; it
+    # nearly always fits.
     try:
         for budget in (max_bytes, max_bytes // 16):
             line = orjson.dumps(_Plain(budget).plain(value, 0), None, _OPTIONS)
             if len(line) <= max_bytes:
                 return line
         why = f"a record of {len(line)} bytes"
-    except Exception as error:  # noqa: BLE001  out of memory or stack: a record must not fail the caller's step
+    except Exception as error:  # noqa: BLE001
+        # out of memory or stack: a record must not fail the caller's step
         why = f"a record ({type(error).__name__} while writing it)"
     return orjson.dumps({"$cut": why}, None, _OPTIONS)
 
@@ -166,7 +183,8 @@ class _Plain:
             if depth >= _MAX_DEPTH:
                 return self._cut(f"deeper than {_MAX_DEPTH} levels")
             return self._container(value, depth)
-        except Exception as error:  # noqa: BLE001  foreign __class__, __iter__, __repr__, tolist … may raise anything
+        except Exception as error:  # noqa: BLE001
+            # foreign __class__, __iter__, __repr__, tolist … may raise anything
             return self._repr(f"{type(value).__name__} ({type(error).__name__} while reading it)")
 
     def _cut(self, why: str) -> object:
@@ -269,10 +287,16 @@ class _Plain:
     def _array(self, array: Any, depth: int) -> object:
         """Convert a numpy or torch value by its own `tolist`; a large one is described instead."""
         if math.prod(array.shape) * _BYTES_PER_VALUE > max(self._bytes_left, 0):
-            return self._cut(f"{type(array).__name__} of shape {list(array.shape)}, dtype {array.dtype}")
+            return self._cut(
+                f"{type(array).__name__} of shape {list(array.shape)}, dtype {array.dtype}"
+            )
         plain = array.tolist()
         # Python has no floats wider than 64 bits: numpy's are returned unchanged by `tolist`.
-        return self._repr(repr(plain)) if isinstance(plain, np.generic) else self.plain(plain, depth + 1)
+        return (
+            self._repr(repr(plain))
+            if isinstance(plain, np.generic)
+            else self.plain(plain, depth + 1)
+        )
 
 
 def _is_plain_key(key: object) -> bool:
@@ -303,10 +327,15 @@ def as_number(value: object) -> float | None:
 
 
 def step_numbers(step: object) -> tuple[int, ...]:
-    """Return the numbers of a step, at most three; empty if it has none (null, a name, or beyond 64 bits)."""
+    """Return the numbers of a step, at most three; empty if it has none (null, a name, or beyond 64
+    bits).
+    """
     parts = step if isinstance(step, (list, tuple)) else (step,)
     try:
-        numbers = [int(one) if isinstance(one, float) and one.is_integer() else operator.index(one) for one in parts]
+        numbers = [
+            int(part) if isinstance(part, float) and part.is_integer() else operator.index(part)
+            for part in parts
+        ]
     except TypeError:
         return ()
     is_step = len(numbers) <= MAX_STEP_WIDTH and all(NO_STEP < number < 2**63 for number in numbers)

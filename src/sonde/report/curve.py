@@ -1,10 +1,11 @@
-"""One series of values over the steps of a run, thinning that keeps the peaks, and panels that curve.js draws. Pure.
+"""One series of values over the steps of a run, thinning that keeps the peaks, and panels that
+curve.js draws. Pure.
 
-    {"panels": [{"title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}],
-     "events": [{"first": 300, "last": 300, "label": "SPIKE of loss"}]}
+    {"id": "loss", "title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}
 
-A line has a `label`, a `kind` (its CSS class), `dx` (the first step, then the difference to each next one: a third of
-the bytes) and `y`.
+A line has a `label`, a `kind` (its CSS class), `dx` (the first step, then the difference to each
+next one: a third of the bytes) and `y`. Where the line is interrupted, by values that are not
+finite or by steps at which nothing was recorded, a point has null as `y`.
 """
 
 import math
@@ -19,6 +20,9 @@ from sonde.report.wording import number, visible
 
 _MAX_BROKEN: Final = 500
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_MAX_BREAKS: Final = 500
+_GAP: Final = 20.0
+"""A pause this many times longer than the usual distance between two values is a gap."""
 
 
 Line: TypeAlias = dict[str, Any]
@@ -52,34 +56,50 @@ class Curve:
         return self.at(~np.isfinite(self.values))
 
     def between(self, first: int | None, last: int | None) -> "Curve":
-        """Return the values of the steps from `first` to `last`, both included; None means no limit."""
-        low, high = -np.inf if first is None else first, np.inf if last is None else last
+        """Return the values of the steps from `first` to `last`, both included; None means no
+        limit.
+        """
+        low = -np.inf if first is None else first
+        high = np.inf if last is None else last
         return self.at((self.steps >= low) & (self.steps <= high))
 
 
 def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = 0) -> Curve:
-    """Return at most `max_points` finite values: the minimum and maximum of every stretch, the first and the last.
+    """Return at most `max_points` finite values: the minimum and maximum of every stretch, the
+    first and the last.
 
-    Every value within `reach` steps of those in `around` is kept too, using up to half of the points.
+    Every value within `reach` steps of those in `around` is kept too, using up to half of the
+    points.
     """
     curve = curve.finite()
     num = len(curve)
     if num <= max_points:
         return curve
-    ranges = [np.arange(*np.searchsorted(curve.steps, (step - reach, step + reach + 1))) for step in around]
+    ranges = [
+        np.arange(*np.searchsorted(curve.steps, (step - reach, step + reach + 1)))
+        for step in around
+    ]
     near = np.unique(np.concatenate([[], *ranges]))[: (max_points - 2) // 2]
     size = -(-num // max((max_points - 2 - len(near)) // 2, 1))
     whole = num - num % size
     starts = np.arange(0, whole, size)
     stretches = curve.values[:whole].reshape(-1, size)
-    kept = [near, [0, num - 1], starts + stretches.argmin(axis=1), starts + stretches.argmax(axis=1)]
+    kept = [
+        near,
+        [0, num - 1],
+        starts + stretches.argmin(axis=1),
+        starts + stretches.argmax(axis=1),
+    ]
     if whole < num:
-        kept.append([whole + int(curve.values[whole:].argmin()), whole + int(curve.values[whole:].argmax())])
+        kept.append(
+            [whole + int(curve.values[whole:].argmin()), whole + int(curve.values[whole:].argmax())]
+        )
     return curve.at(np.unique(np.concatenate(kept).astype(np.int64)))
 
 
 def smoothed(curve: Curve, width: float) -> Curve:
-    """Return a moving average of the finite values over about `width` steps, weighted toward the center.
+    """Return a moving average of the finite values over about `width` steps, weighted toward the
+    center.
 
     Outliers are clipped first, so that a single huge value does not dominate.
     """
@@ -98,11 +118,14 @@ def smoothed(curve: Curve, width: float) -> Curve:
 
 
 def sparkline(curve: Curve, width: int = 60) -> str:
-    """Return the curve as one line of block characters, each showing the highest value of its stretch."""
+    """Return the curve as one line of block characters, each showing the highest value of its
+    stretch.
+    """
     finite = curve.finite()
     if not len(finite):
         return ""
-    low, high = float(finite.values.min()), float(finite.values.max())
+    low = float(finite.values.min())
+    high = float(finite.values.max())
     width = min(width, len(finite))
     starts = np.linspace(0, len(finite), width, endpoint=False).astype(np.int64)
     tops = np.maximum.reduceat(finite.values, starts).tolist()
@@ -110,22 +133,59 @@ def sparkline(curve: Curve, width: int = 60) -> str:
     return "".join(_BLOCKS[round((top - low) * scale)] for top in tops)
 
 
-def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
-    """Return one panel. Non-finite values of `whole` are marked; if there are many, an evenly spread selection is."""
+def breaks(curve: Curve) -> Integers:
+    """Return the places at which a curve is interrupted: where values that are not finite begin,
+    and behind the last value before a gap.
+    """
+    steps = curve.steps
+    if len(steps) < 2:
+        return steps[:0]
+    bad = ~np.isfinite(curve.values)
+    begins = bad.copy()
+    begins[1:] &= ~bad[:-1]
+    distances = np.diff(steps)
+    is_gap = distances > max(_GAP * float(np.median(distances)), 1)
+    # Rare evaluations come at irregular distances: only a curve of many values has gaps.
+    behind = steps[:-1][is_gap] + distances[is_gap] / 2
+    gaps = behind.astype(steps.dtype) if len(steps) > _GAP else steps[:0]
+    found = np.unique(np.concatenate([steps[begins], gaps]))
+    return found[:: len(found) // _MAX_BREAKS + 1]
+
+
+def panel(
+    name: str, title: str, lines: Sequence[Line], height: int, whole: Curve | None
+) -> dict[str, Any]:
+    """Return one panel. Non-finite values of `whole` are marked; if there are many, an evenly
+    spread selection is.
+    """
     marks: list[list[Any]] = []
     if whole is not None:
         broken = whole.broken()
         spread = broken.at(slice(None, None, len(broken) // _MAX_BROKEN + 1))
         found = zip(spread.steps.tolist(), spread.values.tolist(), strict=True)
         marks = [[step, number(value)] for step, value in found]
-    return {"title": visible(title), "height": height, "lines": lines, "broken": marks}
+    return {
+        # as it is: the page asks for more of the panel by this name
+        "id": name.encode("utf-8", "backslashreplace").decode(),
+        "title": visible(title),
+        "height": height,
+        "lines": lines,
+        "broken": marks,
+    }
 
 
-def line(label: str, kind: str, curve: Curve) -> Line:
-    """Return a thinned curve as a line of a panel."""
-    differences = np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist()
-    values = [_rounded(value) for value in curve.values.tolist()]
-    return {"label": visible(label), "kind": kind, "dx": differences, "y": values}
+def line(label: str, kind: str, curve: Curve, broken_at: Integers | None = None) -> Line:
+    """Return a thinned curve as a line of a panel, interrupted at the places `broken_at`."""
+    steps = curve.steps
+    values = curve.values
+    if broken_at is not None and len(broken_at) and len(steps):
+        inside = broken_at[(broken_at > steps[0]) & (broken_at < steps[-1])]
+        places, first = np.unique(np.searchsorted(steps, inside), return_index=True)
+        steps = np.insert(steps, places, inside[first])
+        values = np.insert(values, places, np.nan)
+    differences = np.diff(steps, prepend=steps[:1] * 0).tolist()
+    shown = [None if math.isnan(value) else _rounded(value) for value in values.tolist()]
+    return {"label": visible(label), "kind": kind, "dx": differences, "y": shown}
 
 
 def _rounded(value: float) -> float:

@@ -1,7 +1,7 @@
 """The report as Markdown, for an issue or a wiki, with sparklines instead of curves.
 
-It is converted from the HTML page, so both say the same. Untrusted text stays text: it is escaped, or put in a fence
-that it cannot close.
+It is converted from the HTML page, so both say the same. Untrusted text stays text: it is escaped,
+or put in a fence that it cannot close.
 """
 
 import math
@@ -21,7 +21,7 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPECIAL: Final = re.compile(r"[\\`*_{}\[\]()#|~$!&<>]|:(?=//)|(?<=www)\.")
 _AT_START: Final = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])")
 _HEADS: Final = {"h1": "# ", "h2": "## ", "h3": "### ", "h4": "#### ", "li": "- "}
-_INLINE: Final = ("span", "b", "code", "svg")
+_INLINE: Final = ("span", "b", "code", "svg", "time")
 _LEFT_OUT: Final = ("svg", "details")
 _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
 """Elements that are treated as another element because of their class."""
@@ -29,7 +29,8 @@ _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
 
 def render_markdown(facts: RunFacts) -> str:
     """Render the report as a Markdown document."""
-    page = fromstring(f"<main>{group(whole_report(facts, _curves(facts)))}</main>")  # noqa: S314  our own markup
+    # our own markup
+    page = fromstring(f"<main>{group(whole_report(facts, _curves(facts)))}</main>")  # noqa: S314
     lines: list[str] = []
     for part in _parts(page):
         goes_on = part.startswith("- ") and bool(lines) and lines[-1].startswith("- ")
@@ -38,7 +39,9 @@ def render_markdown(facts: RunFacts) -> str:
 
 
 def escape(text: object) -> str:
-    """Return text as one line of Markdown that cannot create an element, link, table, list or heading."""
+    """Return text as one line of Markdown that cannot create an element, link, table, list or
+    heading.
+    """
     return _as_line(_without_signs(visible(str(text))))
 
 
@@ -50,7 +53,9 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{shown}\n{fence}"
 
 
-def table_lines(rows: Sequence[Sequence[str]], *, has_head: bool, right: Collection[int] = ()) -> str:
+def table_lines(
+    rows: Sequence[Sequence[str]], *, has_head: bool, right: Collection[int] = ()
+) -> str:
     """Return a table from escaped cells; `right` holds the indices of numeric columns."""
     width = max(map(len, rows), default=0)
     head, *rest = rows if has_head else [[""] * width, *rows]
@@ -64,15 +69,22 @@ def _without_signs(text: str) -> str:
 
 def _as_line(text: str) -> str:
     line = " ".join(text.split())
-    return _AT_START.sub(lambda match: f"{match[1]}\\{match[2]}" if match[1] else f"\\{match[3]}", line)
+    return _AT_START.sub(
+        lambda match: f"{match[1]}\\{match[2]}" if match[1] else f"\\{match[3]}", line
+    )
 
 
 def _curves(facts: RunFacts) -> Markup:
     rows = []
     for name, curve in facts.curves.items():
         if len(curve):
-            values, finite = curve.values, curve.finite().values
-            ends = (values[0], values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)))
+            values = curve.values
+            finite = curve.finite().values
+            ends = (
+                values[0],
+                values[-1],
+                *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)),
+            )
             numbers = [wording.number(float(value)) for value in ends]
             rows.append([name, sparkline(curve), *numbers, str(len(values) - len(finite) or "")])
     columns = ("", "", "first", "last", "lowest", "highest", "not finite")
@@ -89,7 +101,9 @@ def _parts(node: Element) -> Iterator[str]:
         yield fenced("".join(node.itertext()))
     elif name in ("table", "dl"):
         rows = [list(row) for row in (node.iter("tr") if name == "table" else node)]
-        right = {place for row in rows for place, cell in enumerate(row) if cell.get("class") == "n"}
+        right = {
+            place for row in rows for place, cell in enumerate(row) if cell.get("class") == "n"
+        }
         cells = [[_line(cell) for cell in row] for row in rows]
         yield table_lines(cells, has_head=node.find("thead") is not None, right=right)
     elif any(child.tag not in _INLINE for child in node):
@@ -104,8 +118,11 @@ def _line(node: Element) -> str:
 
 
 def _inline(node: Element) -> str:
-    """Return the text in an element; elements side by side are separated by a dot, items of a list by a comma."""
-    text, is_after = _without_signs(node.text or ""), False
+    """Return the text in an element; elements side by side are separated by a dot, items of a list
+    by a comma.
+    """
+    text = _without_signs(node.text or "")
+    is_after = False
     for child in node:
         if child.tag not in _LEFT_OUT:
             text += (", " if child.tag == "li" else " · ") if is_after else ""

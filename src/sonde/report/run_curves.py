@@ -1,20 +1,27 @@
-"""The series of a run by name: from the record of every update if there is one, otherwise from the log.
+"""The series of a run by name: from the record of every update if there is one, otherwise from the
+log.
 
     curves = RunCurves(run)
     curves.find("loss")            the full name: `loss`, `train.loss`, …
     curves.read("train.lr")        its values
+    curves.usual("loss")           the loss, however the run calls it: `train/loss`, `Loss.train`
     curves.updates.columns["lr"]   one number per update; NaN if missing
 
-`loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/journal.py). All other names come from
-the log. An update repeated after a restart replaces the earlier one and everything that followed it; the replaced
-stretch is available as `superseded`.
+`loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/journal.py). All
+other names come from the log. An update repeated after a restart replaces the earlier one and
+everything that followed it; the replaced stretch is available as `superseded`.
 
-The log is read through the index: a million records take 5 s the first time and 11 ms per series afterwards. A million
-updates take 0.9 s once and 40 bytes of memory each; a refresh without new data is one `stat`. Arrays are replaced,
-never changed, so callers may keep them.
+Steps that were logged as [epoch, iteration] are put in a row: if iterations restart with every
+epoch, those of the second epoch follow those of the first. A value of a whole epoch ([epoch]) is at
+the epoch's end.
+
+The log is read through the index: a million records take 5 s the first time and 11 ms per series
+afterwards. A million updates take 0.9 s once and 40 bytes of memory each; a refresh without new
+data is one `stat`. Arrays are replaced, never changed, so callers may keep them.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -33,25 +40,31 @@ from sonde.records.journal import STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
 from sonde.records.reader import LineScanner, decode_block, parse_line
 from sonde.records.values import NO_STEP
-from sonde.report.curve import Curve, line, panel, thin
-from sonde.report.wording import visible
-from sonde.spikes.detectors import Event
+from sonde.report.curve import Curve
 
 LOSS: Final = "loss"
 VALIDATION_LOSS: Final = "validation loss"
 SPEED: Final = "tokens per second"
+GRADIENT_NORM: Final = "gradient norm"
+LEARNING_RATE: Final = "learning rate"
 CURVES: Final = {
-    LOSS: ("loss", "train.loss", "train_loss"),
-    VALIDATION_LOSS: ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss"),
-    "gradient norm": ("grad_norm", "train.grad_norm"),
-    "learning rate": ("lr", "train.lr", "learning_rate"),
-    SPEED: ("train.ips", "ips", "tokens_per_second"),
+    LOSS: ("loss", "train.loss", "loss.train", "training.loss", "train.train.loss"),
+    VALIDATION_LOSS: (
+        *("val.loss", "valid.loss", "eval.loss", "validation.loss", "dev.loss"),
+        *("loss.val", "loss.valid", "loss.eval", "loss.validation", "eval.eval.loss"),
+    ),
+    GRADIENT_NORM: ("grad_norm", "train.grad_norm", "gradient_norm", "train.gradient_norm"),
+    LEARNING_RATE: ("lr", "train.lr", "learning_rate", "train.learning_rate", "optim.lr"),
+    SPEED: (
+        *("train.ips", "ips", "tokens_per_second", "train.tokens_per_second"),
+        *("tokens_per_sec", "train.tokens_per_sec", "tok_per_sec", "throughput"),
+    ),
 }
-"""The usual curves by title, each with the names that it may have in the records."""
-_HEIGHTS: Final = {LOSS: 260, "gradient norm": 110, "learning rate": 90, SPEED: 90}
-"""The usual panels by title, with their heights in pixels; evaluations are drawn on the first."""
-_MAX_EVENTS: Final = 500
-_MAX_SUPERSEDED: Final = 20
+"""The usual curves by title, each with the names that it may have in the records.
+
+A name counts however it is spelled: `train/loss`, `train loss` and `Train.Loss` are one name.
+"""
+_SEPARATORS: Final = re.compile(r"[\s/._:-]+")
 STEP_COLUMNS: Final = ("loss", "grad_norm", "lr", "weight")
 _MAX_STEP: Final = 2**53
 """Above this, neither a float nor a browser can tell two steps apart."""
@@ -89,7 +102,9 @@ class Updates:
         return self.columns["step"]
 
     def refresh(self) -> None:
-        """Read what was added to the file since the last call; read everything if the file was replaced."""
+        """Read what was added to the file since the last call; read everything if the file was
+        replaced.
+        """
         try:
             file = open_regular(self._path)
         except OSError:
@@ -97,7 +112,10 @@ class Updates:
             return
         with file:
             found = os.fstat(file.fileno())
-            if (found.st_dev, found.st_ino) != self._identity or found.st_size < self._scanner.offset:
+            if (
+                found.st_dev,
+                found.st_ino,
+            ) != self._identity or found.st_size < self._scanner.offset:
                 self._forget()
                 self._identity = (found.st_dev, found.st_ino)
             if found.st_size > self._scanner.offset:
@@ -119,16 +137,21 @@ class Updates:
         parts = [self.columns]
         for block in self._scanner.blocks(file):
             updates = self._updates(block)
-            self.num_skipped += sum(one.skipped is not None for one in updates)
+            self.num_skipped += sum(update.skipped is not None for update in updates)
             parts.append(_columns(updates))
-        # Popped as they are joined: a second copy of all columns would be 40 MB for a million updates.
-        self.columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in _COLUMNS}
+        # Popped as they are joined: a second copy of all columns would be 40 MB for a million
+        # updates.
+        self.columns = {
+            name: np.concatenate([part.pop(name) for part in parts]) for name in _COLUMNS
+        }
         self._go_back()
         self.filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
         self.filled |= {"loss"} if len(self.steps) else set()
 
     def _updates(self, block: bytes) -> list[_Update]:
-        """Return the updates in a block of lines, at once if they are nothing else, otherwise line by line."""
+        """Return the updates in a block of lines, at once if they are nothing else, otherwise line
+        by line.
+        """
         together = decode_block(_decoder, block)
         if together is not None:
             return together
@@ -143,8 +166,11 @@ class Updates:
         return found
 
     def _go_back(self) -> None:
-        """Move what was superseded out of the columns: an update that goes back replaces everything from its step on."""
-        steps, columns = self.steps, self.columns
+        """Move what was superseded out of the columns: an update that goes back replaces everything
+        from its step on.
+        """
+        steps = self.steps
+        columns = self.columns
         starts = (np.flatnonzero(np.diff(steps) <= 0) + 1).tolist()
         if not starts:
             return
@@ -178,18 +204,20 @@ class RunCurves:
     def refresh(self) -> None:
         """Read what was written since the last refresh."""
         self._read: dict[tuple[str, int | None], Curve] = {}
-        self._indexed: tuple[list[str], dict[str, int]] | None = None
+        self._indexed: _Indexed | None = None
+        self._has_epochs = False
+        self._known_epochs: _Epochs | None = None
         self.updates.refresh()
 
     @property
     def logged(self) -> list[str]:
         """The names of the logged values."""
-        return self._from_index()[0]
+        return list(self._from_index().counts)
 
     @property
     def num_bad(self) -> dict[str, int]:
         """Number of unreadable lines by file."""
-        return self._from_index()[1]
+        return self._from_index().num_bad
 
     @property
     def names(self) -> list[str]:
@@ -198,27 +226,45 @@ class RunCurves:
         return columns + [name for name in self.logged if name not in columns]
 
     def find(self, name: str) -> str:
-        """Return the full name for `name`: itself, with `train.` in front, or the only name that ends in it."""
+        """Return the full name for `name`: itself, with `train.` in front, or the only name that
+        ends in it.
+        """
         if name in self.updates.filled:
             return name
         names = self.names
-        whole = [one for one in (name, f"train.{name}") if one in names][:1]
-        matches = whole or [one for one in names if one.endswith(f".{name}")]
+        whole = [full for full in (name, f"train.{name}", f"train/{name}") if full in names][:1]
+        matches = whole or [full for full in names if full.endswith((f".{name}", f"/{name}"))]
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise SettingError(f"{name} may be any of {', '.join(matches)}", hint="give the whole name")
-        short = [*names, *(one.rpartition(".")[2] for one in names)]
+            raise SettingError(
+                f"{name} may be any of {', '.join(matches)}", hint="give the whole name"
+            )
+        short = [*names, *(re.split("[./]", full)[-1] for full in names)]
         known = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
-        hint = did_you_mean(name, short, f"it has {known}" if known else "it has logged no numbers yet")
+        hint = did_you_mean(
+            name, short, f"it has {known}" if known else "it has logged no numbers yet"
+        )
         raise SettingError(f"{self._run} has no values called {name}", hint=hint)
 
-    def first_of(self, names: Sequence[str], rank: int | None = None) -> Curve | None:
-        """Return the first series of `names` that exists, or None; with `rank`, what that rank logged."""
+    def usual(self, title: str) -> str | None:
+        """Return the name that one of the usual curves has in this run; None if it has none."""
+        names = CURVES[title]
         for name in names:
             if name in self.updates.filled or name in self.logged:
-                return self.read(name, rank=rank)
-        return None
+                return name
+        spelled = {spelling(name): name for name in reversed(self.logged)}
+        found = (spelled.get(spelling(name)) for name in names)
+        return next((name for name in found if name is not None), None)
+
+    def read_usual(self, title: str, rank: int | None = None) -> Curve | None:
+        """Return one of the usual curves, or None; with `rank`, what that rank logged."""
+        name = self.usual(title)
+        return None if name is None else self.read(name, rank=rank)
+
+    def has(self, name: str) -> bool:
+        """Return whether there are values with this full name."""
+        return name in self.updates.filled or name in self.logged
 
     def read(self, name: str, *, rank: int | None = None) -> Curve:
         """Return the series with this full name; with `rank`, what that rank logged."""
@@ -227,94 +273,146 @@ class RunCurves:
         found = self._read.get((name, rank))
         if found is None:
             series = read_series(self._run, name, rank=rank)
-            known = series.iterations != NO_STEP
-            steps, values = series.iterations[known], series.values[known]
-            if np.any(np.diff(steps) < 0):  # iterations that restart with every epoch
+            steps = self._in_a_row(series.steps)
+            known = steps != NO_STEP
+            steps = steps[known]
+            values = series.values[known]
+            if np.any(np.diff(steps) < 0):
                 order = np.argsort(steps, kind="stable")
-                steps, values = steps[order], values[order]
+                steps = steps[order]
+                values = values[order]
             found = self._read[name, rank] = Curve(name=name, steps=steps, values=values)
         return found
 
-    def superseded(self, name: str) -> list[Curve]:
-        """Return the stretches of a column that were replaced after a restart, in the order they were recorded."""
-        replaced = self.updates.replaced if name in self.updates.filled else []
-        return [Curve(name=name, steps=columns["step"], values=columns[name]) for columns in replaced]
+    def place_of(self, step: Sequence[int]) -> int:
+        """Return where a step stands in the row of all steps, given its one to three numbers."""
+        padded = [*step, *[NO_STEP] * (2 - len(step))][:2]
+        if len(step) < 2 and self._epochs() is None:
+            return step[0]
+        return int(self._in_a_row(np.array([padded], np.int64))[0])
 
-    def _from_index(self) -> tuple[list[str], dict[str, int]]:
+    def _in_a_row(self, steps: Integers) -> Integers:
+        """Return one number for every step, so that epochs follow one another."""
+        if steps.ndim == 1:
+            return steps
+        if steps.shape[1] == 1:
+            return steps[:, 0]
+        epochs = self._epochs()
+        iterations = steps[:, 1]
+        if epochs is None:
+            return np.where(iterations == NO_STEP, steps[:, 0], iterations)
+        return epochs.places(steps[:, 0], iterations)
+
+    def _epochs(self) -> "_Epochs | None":
+        """Return how long the epochs are, from the values that were logged most often."""
+        if not self._has_epochs:
+            self._has_epochs = True
+            self._known_epochs = None
+            if self.logged:
+                counts = self._from_index().counts
+                series = read_series(self._run, max(counts, key=lambda name: counts[name]))
+                self._known_epochs = _epochs_of(series.steps)
+        return self._known_epochs
+
+    def superseded(self, name: str) -> list[Curve]:
+        """Return the stretches of a column that were replaced after a restart, in the order they
+        were recorded.
+        """
+        replaced = self.updates.replaced if name in self.updates.filled else []
+        return [
+            Curve(name=name, steps=columns["step"], values=columns[name]) for columns in replaced
+        ]
+
+    @property
+    def repeated(self) -> list[tuple[int, int]]:
+        """The first and the last step of each stretch that was recorded again after a restart."""
+        stretches = [columns["step"] for columns in self.updates.replaced]
+        return [(int(steps[0]), int(steps[-1])) for steps in stretches if len(steps)]
+
+    def _from_index(self) -> "_Indexed":
         """Read the index on first use: the curves of a run with update records do not need it."""
         if self.index_later:
-            return [], {}
+            return _Indexed({}, {})
         if self._indexed is None:
             with RunIndex(self._layout) as index:
                 index.refresh()
                 files = self._layout.record_files()
-                num_bad = {file.path.name: index.num_bad(file.kind, rank=file.rank) for file in files}
-                self._indexed = (list(index.metrics(LOG)), num_bad)
+                num_bad = {
+                    file.path.name: index.num_bad(file.kind, rank=file.rank) for file in files
+                }
+                self._indexed = _Indexed(index.metrics(LOG), num_bad)
             steps = self._layout.record_file(STEPS, 0).name
             if steps in num_bad:
                 num_bad[steps] += self.updates.num_bad
         return self._indexed
 
 
-class Stretch(NamedTuple):
-    """The part of a curve that is drawn."""
+class _Indexed(NamedTuple):
+    """What the index says about a run."""
 
-    first: float | None
-    """Start of the range; None for the beginning."""
-    last: float | None
-    """End of the range; None for the end."""
-    points: int
-    """Maximum number of points."""
-
-    def of(self, curve: Curve) -> Curve:
-        """Return the values in the range and one beyond each end, so that lines reach the edges."""
-        start = 0 if self.first is None else max(int(np.searchsorted(curve.steps, self.first)) - 1, 0)
-        end = len(curve) if self.last is None else int(np.searchsorted(curve.steps, self.last, side="right")) + 1
-        return curve.at(slice(start, end))
+    counts: dict[str, int]
+    """The number of values of every logged name."""
+    num_bad: dict[str, int]
+    """The number of unreadable lines by file."""
 
 
-def run_data(
-    curves: RunCurves,
-    events: Sequence[Event],
-    stretch: Stretch,
-    *,
-    metrics: Sequence[str] = (),
-    rank: int | None = None,
-    reach: int = 0,
-) -> dict[str, Any]:
-    """Return what curve.js draws of a run: the usual panels, or one per metric; of one rank, or the mean over all.
+class _Epochs(NamedTuple):
+    """Where the epochs of a run begin and end in the row of all steps."""
 
-    Superseded stretches are drawn behind a curve, evaluations as dots on top. Every value within `reach` steps of an
-    event is kept.
+    numbers: Integers
+    """The epochs, in order."""
+    starts: Integers
+    """What is added to an iteration of the epoch."""
+    ends: Integers
+    """The place of the last iteration of the epoch."""
+
+    def places(self, epochs: Integers, iterations: Integers) -> Integers:
+        """Return the place of every step, given its epoch and its iteration (or NO_STEP)."""
+        at = np.searchsorted(self.numbers, epochs, side="right") - 1
+        at = np.clip(at, 0, len(self.numbers) - 1)
+        is_whole_epoch = iterations == NO_STEP
+        inside = np.where(is_whole_epoch, 0, iterations)
+        places = np.where(is_whole_epoch, self.ends[at], self.starts[at] + inside)
+        return np.where(epochs == NO_STEP, NO_STEP, places)
+
+
+def _epochs_of(steps: Integers) -> _Epochs | None:
+    """Return the epochs of steps of the form [epoch, iteration]; None if they have another form."""
+    if steps.ndim == 1 or steps.shape[1] < 2:
+        return None
+    rows = steps[(steps[:, 0] != NO_STEP) & (steps[:, 1] != NO_STEP)]
+    if not len(rows):
+        return None
+    numbers = np.unique(rows[:, 0])
+    iterations = [rows[rows[:, 0] == number, 1] for number in numbers]
+    firsts = np.array([int(found.min()) for found in iterations], np.int64)
+    lasts = np.array([int(found.max()) for found in iterations], np.int64)
+    restarts = bool(np.any(firsts[1:] <= lasts[:-1]))
+    starts = np.zeros(len(numbers), np.int64)
+    if restarts:
+        # iterations from 0 on: the first one takes a place too
+        lengths = lasts + (1 if int(firsts.min()) == 0 else 0)
+        starts[1:] = np.cumsum(lengths)[:-1]
+    return _Epochs(numbers, starts, starts + lasts)
+
+
+def spelling(name: str) -> str:
+    """Return a name in one spelling: lower case, with dots between its words."""
+    return _SEPARATORS.sub(".", name.strip()).lower()
+
+
+def prefix_of(name: str) -> str:
+    """Return the section that a name belongs to: what stands before its first slash, or else before
+    its first dot.
     """
-    events = events[:_MAX_EVENTS]
-    around = [step for event in events for step in (event.first_step, event.peak_step)]
-    panels, ends = [], []
-    usual = [(title, CURVES[title], height) for title, height in _HEIGHTS.items()]
-    for title, names, height in [(name, (name,), 150) for name in metrics] or usual:
-        curve = curves.first_of(names, rank)
-        if curve is None or not len(curve):
-            continue
-        validation = curves.first_of(CURVES[VALIDATION_LOSS]) if names is CURVES[LOSS] else None
-        ghosts = curves.superseded(curve.name)[-_MAX_SUPERSEDED:] if rank is None else []
-        drawn = [("", "ghost", one) for one in ghosts]
-        drawn += [("" if validation is None else "train", "line", curve)]
-        drawn += [] if validation is None else [("validation", "dots", validation)]
-        ends += [one.steps[[0, -1]].tolist() for _, _, one in drawn if len(one)]
-        lines = [
-            line(label, kind, thin(stretch.of(one), stretch.points, around=around, reach=reach))
-            for label, kind, one in drawn
-            if len(one.finite())
-        ]
-        panels.append(panel(title, lines, height, stretch.of(curve)))
-    marks = []
-    for event in events:
-        label = visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
-        marks.append({"first": event.first_step, "last": event.last_step, "label": label})
-    whole = [float(min(low for low, _ in ends)), float(max(high for _, high in ends))] if ends else None
-    return {"panels": panels, "events": marks, "whole": whole}
+    if "/" in name:
+        return name.partition("/")[0]
+    return name.partition(".")[0] if "." in name else ""
 
 
 def _columns(updates: Sequence[_Update]) -> _Columns:
     # numpy turns a missing number into NaN.
-    return {name: np.array([getattr(one, name) for one in updates], dtype) for name, dtype in _COLUMNS.items()}
+    return {
+        name: np.array([getattr(update, name) for update in updates], dtype)
+        for name, dtype in _COLUMNS.items()
+    }

@@ -1,4 +1,6 @@
-"""Formatting of numbers, times and untrusted text. Times are in UTC, since a report may be read anywhere."""
+"""Formatting of numbers, times and untrusted text. Times are in UTC, since a report may be read
+anywhere.
+"""
 
 import math
 import re
@@ -12,11 +14,14 @@ from rich import filesize
 INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
-"""Characters that act on a terminal, reorder text or cannot be seen. Tab, newline and joiners are not among them."""
+"""Characters that act on a terminal, reorder text or cannot be seen. Tab, newline and joiners are
+not among them.
+"""
 
 
 def visible(text: str) -> str:
-    """Return text that is safe to show: characters that cannot be seen become escapes such as \\x1b.
+    """Return text that is safe to show: characters that cannot be seen become escapes such as
+    \\x1b.
 
     Lone surrogates, which no file can hold, become escapes too.
     """
@@ -33,7 +38,9 @@ def shortened(text: str, max_characters: int) -> str:
 
 
 def number(value: object) -> str:
-    """Format a number with five significant digits, or thousands separators if whole; None gives ""."""
+    """Format a number with five significant digits, or thousands separators if whole; None gives
+    "".
+    """
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -45,6 +52,11 @@ def number(value: object) -> str:
     if isinstance(value, int) or (value.is_integer() and 1000 <= abs(value) < 1e15):
         return f"{int(value):,}"
     return f"{value:.5g}"
+
+
+def counted(num: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}s"
 
 
 def percent(share: float) -> str:
@@ -73,13 +85,24 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes} min"
 
 
+def middle(text: str, max_characters: int) -> str:
+    """Return a text with its middle cut out if it is too long: runs are named alike at one end."""
+    if len(text) <= max_characters:
+        return text
+    front = max_characters // 2
+    back = max_characters - front - 1
+    return f"{text[:front]}…{text[len(text) - back :]}"
+
+
 def size(num_bytes: int) -> str:
     """Format a size in bytes: `17 bytes`, `1.4 MB`."""
     return filesize.decimal(num_bytes)
 
 
 def origin(named: Any, sample: Any) -> list[str]:
-    """Return where a sample is from: its dataset and number in `named`; its document, file and line in `sample`."""
+    """Return where a sample is from: its dataset and number in `named`; its document, file and line
+    in `sample`.
+    """
     document = "" if sample.document is None else f"document {sample.document}"
     place = sample.file if sample.line is None else f"{sample.file}:{sample.line}"
     return [fact for fact in (f"{named.dataset} {named.sample}".strip(), document, place) if fact]

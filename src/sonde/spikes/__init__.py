@@ -1,4 +1,5 @@
-"""Loss spikes: detected automatically, recorded with the steps before them, and decoded to the text that caused them.
+"""Loss spikes: detected automatically, recorded with the steps before them, and decoded to the text
+that caused them.
 
     with sonde.Run("runs/x") as run:
         recorder = run.spikes()
@@ -11,9 +12,11 @@
 
     spike = read_spikes("runs/x").spikes[0]         # over ranks and restarts; needs no torch
     spike.samples()[0]                              # the worst sample
-    read_worst("runs/x", 20)                        # the samples with the highest losses over the whole run
+    read_worst("runs/x", 20)                        # the samples with the highest losses over the
+                                                    # whole run
 
-`TokenLossSpike` provides ATorch's interface. The detection rules are pure (`detectors.py`, `robust_rule.py`).
+The detection rules are pure (`detectors.py`, `robust_rule.py`). ATorch's interface is in
+`sonde.compat.atorch`.
 """
 
 from sonde._public import public_names

@@ -1,10 +1,12 @@
+from sonde.compat.atorch.loss_spike import DatasetLossSpike as DatasetLossSpike
+from sonde.compat.atorch.loss_spike import LossSpike as LossSpike
+from sonde.compat.atorch.token_loss_spike import TokenLossSpike as TokenLossSpike
 from sonde.spikes.detectors import RelativeRule as RelativeRule
 from sonde.spikes.detectors import SigmaRule as SigmaRule
 from sonde.spikes.detectors import ThresholdRule as ThresholdRule
 from sonde.spikes.detectors import find_events as find_events
 from sonde.spikes.ledger_log import read_worst as read_worst
-from sonde.spikes.recorder import RecorderSettings as RecorderSettings
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
+from sonde.spikes.recorder import SpikeSettings as SpikeSettings
 from sonde.spikes.robust_rule import RobustRule as RobustRule
 from sonde.spikes.spike_log import read_spikes as read_spikes
-from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike

@@ -1,15 +1,17 @@
-"""Decode a sample to its text: dataset, document, source file and line, text, and the loss of every token.
+"""Decode a sample to its text: dataset, document, source file and line, text, and the loss of every
+token.
 
-What cannot be found is left empty and explained in `problem`, because a spike is useful even without its text. A
-tokenizer is anything with `decode`: tokenizers, transformers, sentencepiece, tiktoken, or sonde's own.
+What cannot be found is left empty and explained in `problem`, because a spike is useful even
+without its text. A tokenizer is anything with `decode`: tokenizers, transformers, sentencepiece,
+tiktoken, or sonde's own.
 
 A run describes the files of its datasets as plain data, so that another process can open them:
 
     {"kind": "pairs",  "source": {"prefix": …, "sha256": …}, "target": {…}}
     {"kind": "blocks", "tokens": {…}, "block_size": 512, "mode": "pack"}
 
-The digest is that of the tokens' sidecar. If it no longer matches, the data is not what was trained on, and it is not
-opened.
+The digest is that of the tokens' sidecar. If it no longer matches, the data is not what was trained
+on, and it is not opened.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +50,9 @@ class DecodedSample:
     source_text: str = ""
     """The source text of a pair."""
     document: int | None = None
-    """The document number: the sample itself, or for a block the document that contains the worst token."""
+    """The document number: the sample itself, or for a block the document that contains the worst
+    token.
+    """
     file: str = ""
     """The text file that the sample was made from."""
     line: int | None = None
@@ -70,7 +74,8 @@ class SampleDecoder:
         tokenizer: Decoder | None = None,
         known: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """`directory` is the current location of the data, if it was moved; `tokenizer` replaces the data's own.
+        """`directory` is the current location of the data, if it was moved; `tokenizer` replaces
+        the data's own.
 
         `known` has texts, by dataset and number, that are shown if the data cannot be opened.
         """
@@ -80,25 +85,36 @@ class SampleDecoder:
         self._tokenizer = tokenizer
         self._opened: dict[str, _Opened | str] = {}
 
-    def decode(self, samples: Iterable[RankedSample], *, with_tokens: bool = False) -> list[DecodedSample]:
-        """Return the text of each sample. `with_tokens` adds the text of every token if its loss is known."""
+    def decode(
+        self, samples: Iterable[RankedSample], *, with_tokens: bool = False
+    ) -> list[DecodedSample]:
+        """Return the text of each sample. `with_tokens` adds the text of every token if its loss is
+        known.
+        """
         return [self._decode(sample, with_tokens) for sample in samples]
 
     def _decode(self, ranked: RankedSample, with_tokens: bool) -> DecodedSample:
         opened = self._open(ranked.dataset)
         if isinstance(opened, str):
-            text = self._known.get((ranked.dataset, ranked.sample), "") if isinstance(ranked.sample, int) else ""
+            text = (
+                self._known.get((ranked.dataset, ranked.sample), "")
+                if isinstance(ranked.sample, int)
+                else ""
+            )
             return DecodedSample(ranked=ranked, text=text, problem="" if text else opened)
         dataset, tokenizer, source_tokenizer = opened
         number = ranked.sample
         if not isinstance(number, int) or not 0 <= number < len(dataset):
             return DecodedSample(
-                ranked=ranked, problem=f"{ranked.dataset} has no sample {number!r}: it has {len(dataset)}"
+                ranked=ranked,
+                problem=f"{ranked.dataset} has no sample {number!r}: it has {len(dataset)}",
             )
         sample = dataset[number]
         tokens = sample.target.astype(int).tolist()
         losses = ranked.token_losses or (0.0,)
-        worst = max(range(len(losses)), key=lambda place: (losses[place] != losses[place], losses[place]))
+        worst = max(
+            range(len(losses)), key=lambda place: (losses[place] != losses[place], losses[place])
+        )
         document = dataset.document(number, min(worst, len(tokens) - 1))
         file, line, problem = find_origin(dataset, document)
         known = ranked.token_losses if with_tokens else None
@@ -131,7 +147,9 @@ class SampleDecoder:
             dataset = open_pairs(self._directory, name)
         else:
             raise SettingError(
-                f"the run does not say where the dataset {name!r} is" if name else "the samples name no dataset"
+                f"the run does not say where the dataset {name!r} is"
+                if name
+                else "the samples name no dataset"
             )
         if self._tokenizer is not None:
             return dataset, self._tokenizer, self._tokenizer
@@ -153,15 +171,28 @@ def describe_datasets(datasets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     described: dict[str, dict[str, Any]] = {}
     for name, one in datasets.items():
         if isinstance(one, PairDataset):
-            described[name] = {"kind": "pairs", "source": _describe(one.source), "target": _describe(one.target)}
+            described[name] = {
+                "kind": "pairs",
+                "source": _describe(one.source),
+                "target": _describe(one.target),
+            }
         elif isinstance(one, BlockDataset):
             tokens = _describe(one.target)
-            described[name] = {"kind": "blocks", "tokens": tokens, "block_size": one.block_size, "mode": one.mode}
+            described[name] = {
+                "kind": "blocks",
+                "tokens": tokens,
+                "block_size": one.block_size,
+                "mode": one.mode,
+            }
     return described
 
 
-def open_dataset(name: str, description: Mapping[str, Any], directory: Path | None = None) -> _Dataset:
-    """Open a described dataset, whose files may be in another directory now. Raises SettingError or DamagedFile if that fails."""
+def open_dataset(
+    name: str, description: Mapping[str, Any], directory: Path | None = None
+) -> _Dataset:
+    """Open a described dataset, whose files may be in another directory now. Raises SettingError or
+    DamagedFile if that fails.
+    """
     kind = description.get("kind")
     if kind == "pairs":
         source, target = (_open(description[side], directory) for side in ("source", "target"))
@@ -193,15 +224,18 @@ def _open(description: Mapping[str, Any], directory: Path | None) -> TokenFile:
 
 
 def sample_text(tokens: Sequence[int], tokenizer: Decoder) -> str:
-    """Return the text of a sample. The tokenizer receives one list of plain ints, which all tokenizers accept."""
+    """Return the text of a sample. The tokenizer receives one list of plain ints, which all
+    tokenizers accept.
+    """
     return str(tokenizer.decode(list(tokens)))
 
 
 def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
-    """Return the text of every token, such that they concatenate to the whole text if the tokenizer allows it.
+    """Return the text of every token, such that they concatenate to the whole text if the tokenizer
+    allows it.
 
-    A token's text is what it adds to the text of the few tokens before it, so spaces are where they are in the text,
-    and a character made of several byte tokens appears with the last of them.
+    A token's text is what it adds to the text of the few tokens before it, so spaces are where they
+    are in the text, and a character made of several byte tokens appears with the last of them.
     """
     texts: list[str] = []
     context = 0
@@ -211,9 +245,14 @@ def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
         if now.endswith("\ufffd") and place + 1 < len(tokens):
             texts.append("")  # part of a character: wait for the rest
             continue
-        added = now[len(before) :] if now.startswith(before) else sample_text(tokens[place : place + 1], tokenizer)
+        added = (
+            now[len(before) :]
+            if now.startswith(before)
+            else sample_text(tokens[place : place + 1], tokenizer)
+        )
         texts.append(added)
-        # Text already returned is decoded again as context for the next token, but never more than a few tokens of it.
+        # Text already returned is decoded again as context for the next token, but never more than
+        # a few tokens of it.
         context = max(context, place)
         before = sample_text(tokens[context : place + 1], tokenizer)
     return texts

@@ -1,14 +1,17 @@
-"""The base class of detection rules, three simple rules (threshold, factor, standard deviations), and how scores become events.
+"""The base class of detection rules, three simple rules (threshold, factor, standard deviations),
+and how scores become events.
 
-A rule is a frozen setting. It judges one number after another using a `State` that it created, and learns from the good
-ones: bad and non-finite numbers never enter the history. Numbers beyond 1e100 count as 1e100, so that sums and squares
-do not overflow. The state is small and plain, so that it can be saved in a checkpoint.
+A rule is a frozen setting. It judges one number after another using a `State` that it created, and
+learns from the good ones: bad and non-finite numbers never enter the history. Numbers beyond 1e100
+count as 1e100, so that sums and squares do not overflow. The state is small and plain, so that it
+can be saved in a checkpoint.
 
-A `Window` keeps the last numbers both in order of time and sorted by size. For 256 numbers, adding one takes 1 µs, the
-median is free, and the median absolute deviation takes 2 µs by bisection.
+A `Window` keeps the last numbers both in order of time and sorted by size. For 256 numbers, adding
+one takes 1 µs, the median is free, and the median absolute deviation takes 2 µs by bisection.
 
-A burst of bad steps is one event with a span, reported once when it begins and once when it is over, after `CALM_STEPS`
-good steps. Its kind is final only then: a SPIKE whose bad steps went on for `JUMP_STEPS` was a JUMP.
+A burst of bad steps is one event with a span, reported once when it begins and once when it is
+over, after `CALM_STEPS` good steps. Its kind is final only then: a SPIKE whose bad steps went on
+for `JUMP_STEPS` was a JUMP.
 """
 
 import math
@@ -48,7 +51,9 @@ class Score(NamedTuple):
     baseline: float
     """The expected number; NaN if the rule has none."""
     z: float
-    """The distance above the baseline in the rule's own unit: deviations, or multiples of what is allowed."""
+    """The distance above the baseline in the rule's own unit: deviations, or multiples of what is
+    allowed.
+    """
 
 
 NOTHING: Final = Score(GOOD, math.nan, 0.0)
@@ -114,12 +119,17 @@ class Window(deque[float]):
         return math.sqrt(sum((value - mean) ** 2 for value in self) / max(len(self) - 1, 1))
 
     def median_deviation(self) -> float:
-        """Return the median absolute deviation from the median (for two middle values, the upper one)."""
-        ordered, median = self._ordered, self.median
+        """Return the median absolute deviation from the median (for two middle values, the upper
+        one).
+        """
+        ordered = self._ordered
+        median = self.median
         count = (len(ordered) >> 1) + 1
-        # The `count` numbers nearest to the median are adjacent. Moving their start to the right, the distance on the left shrinks and the
-        # one on the right grows: the best start is where they cross.
-        low, high = 0, len(ordered) - count
+        # The `count` numbers nearest to the median are adjacent. Moving their start to the right,
+        # the distance on the left shrinks and the one on the right grows: the best start is where
+        # they cross.
+        low = 0
+        high = len(ordered) - count
         while low < high:
             middle = (low + high) >> 1
             if median - ordered[middle] > ordered[middle + count - 1] - median:
@@ -183,7 +193,9 @@ class ThresholdRule(WindowRule):
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
-        return Score(SPIKE if value > self.above else GOOD, self.baseline(state), value - self.above)
+        return Score(
+            SPIKE if value > self.above else GOOD, self.baseline(state), value - self.above
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +217,8 @@ class RelativeRule(WindowRule):
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
         baseline = self.baseline(state)
-        if not baseline > 0:  # warming up, or a loss that is not positive, for which a factor makes no sense
+        # warming up, or a loss that is not positive, for which a factor makes no sense
+        if not baseline > 0:
             return Score(GOOD, baseline, 0.0)
         ratio = value / baseline
         return Score(SPIKE if ratio > self.factor else GOOD, baseline, ratio)
@@ -213,7 +226,9 @@ class RelativeRule(WindowRule):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SigmaRule(WindowRule):
-    """Numbers more than some standard deviations above the mean of the last good numbers are bad."""
+    """Numbers more than some standard deviations above the mean of the last good numbers are
+    bad.
+    """
 
     num_sigmas: float = 6.0
     """The number of standard deviations."""
@@ -274,7 +289,16 @@ class Event:
     def beginning(cls, metric: str, step: int, value: float, score: Score) -> "Event":
         """Create an event that begins at a step."""
         first = {"first_step": step, "value": value, "baseline": score.baseline, "z": score.z}
-        return cls(kind=score.kind, metric=metric, last_step=step, num_bad=1, peak=value, peak_step=step, **first)  # type: ignore[arg-type]  # the fields of one score
+        # the fields of one score
+        return cls(
+            kind=score.kind,
+            metric=metric,
+            last_step=step,
+            num_bad=1,
+            peak=value,
+            peak_step=step,
+            **first,  # type: ignore[arg-type]
+        )
 
     def with_step(self, step: int, value: float, score: Score) -> "Event":
         """Return the event extended by one more bad step."""
@@ -282,7 +306,9 @@ class Event:
         num_bad = self.num_bad + 1
         return replace(
             self,
-            kind=JUMP if self.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS else self.kind,
+            kind=JUMP
+            if self.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS
+            else self.kind,
             last_step=step,
             num_bad=num_bad,
             peak=value if higher else self.peak,
@@ -291,7 +317,9 @@ class Event:
 
 
 def merge_events(events: Iterable[Event]) -> Event:
-    """Merge events that ranks saw at the same step, with the earliest beginning and the highest z."""
+    """Merge events that ranks saw at the same step, with the earliest beginning and the highest
+    z.
+    """
     found = sorted(events, key=lambda event: event.first_step)
     return replace(
         max(found, key=lambda event: math.inf if math.isnan(event.z) else event.z),
@@ -313,7 +341,9 @@ class EventDetector:
         self._num_calm = 0
 
     def update(self, step: int, value: float) -> tuple[Event | None, Event | None]:
-        """Judge the value of a step. Returns the event that ends with it and the event that begins with it."""
+        """Judge the value of a step. Returns the event that ends with it and the event that begins
+        with it.
+        """
         score = self.rule.score(self._state, value)
         event = self.open
         if not score.kind:
@@ -349,7 +379,9 @@ class EventDetector:
         self._num_calm = state["num_calm"]
 
 
-def find_events(values: Iterable[float], rule: Rule, *, metric: str = "loss", first_step: int = 0) -> list[Event]:
+def find_events(
+    values: Iterable[float], rule: Rule, *, metric: str = "loss", first_step: int = 0
+) -> list[Event]:
     """Return the events of a whole series, one value per step, with spans and peaks."""
     detector = EventDetector(rule, metric)
     found = [detector.update(step, value)[0] for step, value in enumerate(values, first_step)]

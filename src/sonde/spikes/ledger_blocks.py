@@ -1,17 +1,20 @@
-"""Ledger samples: their 64-bit keys, their data as columns, and columns as checksummed blocks (docs/formats/ledger.md). Pure.
+"""Ledger samples: their 64-bit keys, their data as columns, and columns as checksummed blocks
+(docs/formats/ledger.md). Pure.
 
     key       15 bits of dataset and 48 of number, or 63 bits of a hash
     header    magic, kind, number of columns, number of rows, bytes of payload, CRC-32 of all of it
-    payload   per column its least value and the bytes that the differences to it need; those bytes, plane by plane; the highest planes, deflated
+    payload   per column its least value and the bytes that the differences to it need; those bytes,
+              plane by plane; the highest planes, deflated
 
-The files are handled in ledger.py. A sample has the name that the loop gives it: a pair of dataset and number, a
-number, or a text. A sample without a name is identified by its content: a hash of its tokens, as an array of uint64, as
-a number beyond 48 bits, or as a text of `#` and 16 hexadecimal digits. The meaning of keys is written to the ledger
-once, as names.
+The files are handled in ledger.py. A sample has the name that the loop gives it: a pair of dataset
+and number, a number, or a text. A sample without a name is identified by its content: a hash of its
+tokens, as an array of uint64, as a number beyond 48 bits, or as a text of `#` and 16 hexadecimal
+digits. The meaning of keys is written to the ledger once, as names.
 
-Keys are sorted and delta-encoded. The highest byte of a column carries little information and compresses well with a
-Huffman code: a sample that was seen twice and is known by 63 bits of its content takes 12.4 bytes, of which its key
-takes 5.2. Torn or changed data is skipped: a reader looks for the next magic.
+Keys are sorted and delta-encoded. The highest byte of a column carries little information and
+compresses well with a Huffman code: a sample that was seen twice and is known by 63 bits of its
+content takes 12.4 bytes, of which its key takes 5.2. Torn or changed data is skipped: a reader
+looks for the next magic.
 """
 
 import hashlib
@@ -45,7 +48,9 @@ RAW_ROWS: Final = 6
 KINDS_OF_ROWS: Final = (ROWS, PLAIN_ROWS, RAW_ROWS)
 KINDS_OF_VISITS: Final = (VISITS, PLAIN_VISITS)
 UNIT: Final = 256
-"""Excesses are stored as integer multiples of 1/256 of a deviation, so that sums do not depend on their order."""
+"""Excesses are stored as integer multiples of 1/256 of a deviation, so that sums do not depend on
+their order.
+"""
 _MOST: Final = 32_767
 MAX_ROWS: Final = 1 << 16
 """The maximum number of rows in a block."""
@@ -80,60 +85,83 @@ class SampleKeys:
         self._news: dict[str, dict[str, Any]] = {}
 
     def of(self, ids: Any) -> tuple[Keys, NDArray[np.bool_]]:
-        """Return the key of each sample, and a mask of real samples (a rank without data has a placeholder row named -1)."""
+        """Return the key of each sample, and a mask of real samples (a rank without data has a
+        placeholder row named -1).
+        """
         if hasattr(ids, "dtype"):
             ids = np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
             if ids.dtype == np.uint64:
                 return ids | np.uint64(_HASHED), np.ones(len(ids), bool)
             return self._of_numbers("", ids.astype(np.int64))
         if set(map(type, ids)) == {tuple} and set(map(len, ids)) == {2}:
-            names, numbers = {one[0] for one in ids}, [one[1] for one in ids]
+            names = {id_[0] for id_ in ids}
+            numbers = [id_[1] for id_ in ids]
             if len(names) == 1 and set(map(type, numbers)) == {int}:
                 return self._of_numbers(str(names.pop()), np.array(numbers, np.int64))
-        keys = [self._of_one(one) for one in ids]
+        keys = [self._of_one(id_) for id_ in ids]
         good = np.array([key is not None for key in keys], bool)
         return np.array([key or 0 for key in keys], np.uint64), good
 
     def news(self) -> dict[str, dict[str, Any]]:
         """Return the names added since the last call, as plain data."""
-        news, self._news = self._news, {}
+        news = self._news
+        self._news = {}
         return news
 
     def all_names(self) -> dict[str, dict[str, Any]]:
         """Return all names, as plain data."""
-        return {"datasets": dict(self.datasets), "texts": {f"{key:016x}": text for key, text in self.texts.items()}}
+        return {
+            "datasets": dict(self.datasets),
+            "texts": {f"{key:016x}": text for key, text in self.texts.items()},
+        }
 
     def learn(self, names: Mapping[str, Any]) -> None:
         """Add names that were read from a file. Raises various errors for a damaged document."""
         for name, number in names.get("datasets", {}).items():
             self.datasets[str(name)] = int(number) % _MAX_DATASETS
-        self.texts |= {int(key, 16): str(text)[:_MAX_TEXT] for key, text in names.get("texts", {}).items()}
+        self.texts |= {
+            int(key, 16): str(text)[:_MAX_TEXT] for key, text in names.get("texts", {}).items()
+        }
 
     def name_of(self, key: int) -> tuple[str, int | str]:
-        """Return the dataset and number of a key, or an empty dataset and a text or `#` and a hash."""
+        """Return the dataset and number of a key, or an empty dataset and a text or `#` and a
+        hash.
+        """
         if key & _HASHED:
             return "", self.texts.get(key, f"#{key & (_HASHED - 1):016x}")
         number = key >> _NUMBER_BITS
-        dataset = next((name for name, one in self.datasets.items() if one == number), f"dataset {number}")
+        dataset = next(
+            (name for name, one in self.datasets.items() if one == number), f"dataset {number}"
+        )
         return dataset, key & ((1 << _NUMBER_BITS) - 1)
 
     def code(self, dataset: str) -> int:
         """Return the number of a dataset, assigning one if it is new."""
         code = self.datasets.get(dataset)
         if code is None:
-            code = self.datasets[dataset] = (max(self.datasets.values(), default=-1) + 1) % _MAX_DATASETS
+            code = self.datasets[dataset] = (
+                max(self.datasets.values(), default=-1) + 1
+            ) % _MAX_DATASETS
             self._news.setdefault("datasets", {})[dataset] = code
         return code
 
-    def _of_numbers(self, dataset: str, numbers: NDArray[np.int64]) -> tuple[Keys, NDArray[np.bool_]]:
+    def _of_numbers(
+        self, dataset: str, numbers: NDArray[np.int64]
+    ) -> tuple[Keys, NDArray[np.bool_]]:
         code = np.uint64(self.code(dataset) << _NUMBER_BITS)
         large = numbers >= 1 << _NUMBER_BITS
         return numbers.astype(np.uint64) | np.where(large, np.uint64(_HASHED), code), numbers >= 0
 
     def _of_one(self, one: Any) -> int | None:
-        dataset, name = one if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 else ("", one)
+        dataset, name = (
+            one
+            if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2
+            else ("", one)
+        )
         if isinstance(name, (int, np.integer)):
-            keys, good = self._of_numbers(str(dataset), np.array([int(name) & (_HASHED - 1) if name >= 0 else -1]))
+            keys, good = self._of_numbers(
+                str(dataset), np.array([int(name) & (_HASHED - 1) if name >= 0 else -1])
+            )
             return int(keys[0]) if good[0] else None
         text = f"{dataset}:{name}" if dataset else str(name)
         if _HASH.fullmatch(text):
@@ -146,8 +174,10 @@ class SampleKeys:
         return key
 
 
-class Rows(NamedTuple):
-    """The history of samples, one row each, as columns in the order of the file. A single visit is a row too."""
+class SampleColumns(NamedTuple):
+    """The history of samples, one row each, as columns in the order of the file. A single visit is
+    a row too.
+    """
 
     keys: Keys
     counts: Whole
@@ -159,9 +189,9 @@ class Rows(NamedTuple):
     first_steps: Whole
     last_steps: Whole
 
-    def part(self, places: Any) -> "Rows":
+    def part(self, places: Any) -> "SampleColumns":
         """Select some of the rows."""
-        return Rows(*(column[places] for column in self))
+        return SampleColumns(*(column[places] for column in self))
 
 
 class Block(NamedTuple):
@@ -174,25 +204,31 @@ class Block(NamedTuple):
 
 
 def whole(z: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return excesses in deviations as multiples of 1/256; what is not finite counts as the highest or lowest."""
+    """Return excesses in deviations as multiples of 1/256; what is not finite counts as the highest
+    or lowest.
+    """
     most = np.nan_to_num(np.rint(z * UNIT), nan=_MOST, posinf=_MOST, neginf=-_MOST)
     return most.clip(-_MOST, _MOST).astype(np.int64)
 
 
-def visits(keys: Keys, steps: Whole, excesses: Whole) -> Rows:
+def visits(keys: Keys, steps: Whole, excesses: Whole) -> SampleColumns:
     """Return visits as rows."""
-    return Rows(keys, np.ones(len(keys), np.int32), excesses.astype(np.int64), excesses, steps, steps)
+    return SampleColumns(
+        keys, np.ones(len(keys), np.int32), excesses.astype(np.int64), excesses, steps, steps
+    )
 
 
-def together(parts: Sequence[Rows]) -> Rows:
+def together(parts: Sequence[SampleColumns]) -> SampleColumns:
     """Concatenate rows."""
     if not parts:
-        return Rows(*(np.zeros(0, kind) for kind in _OF_ROWS))
-    return Rows(*map(np.concatenate, zip(*parts, strict=True)))
+        return SampleColumns(*(np.zeros(0, kind) for kind in _OF_ROWS))
+    return SampleColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def by_sample(rows: Rows) -> Rows:
-    """Merge rows that come in order of time into one row per sample, sorted by key. The last excess is that of the last row."""
+def by_sample(rows: SampleColumns) -> SampleColumns:
+    """Merge rows that come in order of time into one row per sample, sorted by key. The last excess
+    is that of the last row.
+    """
     rows = rows.part(np.argsort(rows.keys, kind="stable"))
     keys = rows.keys
     is_first = np.ones(len(keys), bool)
@@ -203,16 +239,20 @@ def by_sample(rows: Rows) -> Rows:
     last = np.append(first[1:], len(keys)) - 1
     counts, sums = (np.add.reduceat(column, first) for column in (rows.counts, rows.sums))
     first_steps = np.minimum.reduceat(rows.first_steps, first)
-    return Rows(keys[first], counts, sums, rows.lasts[last], first_steps, rows.last_steps[last])
+    return SampleColumns(
+        keys[first], counts, sums, rows.lasts[last], first_steps, rows.last_steps[last]
+    )
 
 
-def encode_rows(rows: Rows) -> bytes:
+def encode_rows(rows: SampleColumns) -> bytes:
     """Encode sorted rows, one per sample, as blocks."""
     spans = rows.last_steps - rows.first_steps
-    return _encode(ROWS, (rows.keys, rows.counts, rows.sums - rows.lasts, rows.lasts, rows.first_steps, spans))
+    return _encode(
+        ROWS, (rows.keys, rows.counts, rows.sums - rows.lasts, rows.lasts, rows.first_steps, spans)
+    )
 
 
-def encode_visits(rows: Rows) -> bytes:
+def encode_visits(rows: SampleColumns) -> bytes:
     """Encode visits, which come in order of time, as blocks sorted by key."""
     rows = rows.part(np.argsort(rows.keys, kind="stable"))
     return _encode(VISITS, (rows.keys, rows.last_steps, rows.lasts))
@@ -223,7 +263,9 @@ def _encode(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
     blocks = []
     for start in range(0, len(columns[0]), MAX_ROWS):
         keys, *others = (column[start : start + MAX_ROWS] for column in columns)
-        heads, planes, highest = [], [], []
+        heads = []
+        planes = []
+        highest = []
         for column in (np.diff(keys, prepend=keys[:1]), *others):
             least = column.min().astype("<u8")  # negative values wrap around, and back
             values = column.astype("<u8") - least
@@ -251,25 +293,36 @@ def encode_document(kind: int, document: Mapping[str, Any]) -> bytes:
     return encode_block(kind, json.dumps(document).encode())
 
 
-def decode(block: Block) -> Rows:
-    """Decode the rows or visits of a block. Raises ValueError, IndexError or zlib.error for a malicious block."""
+def decode(block: Block) -> SampleColumns:
+    """Decode the rows or visits of a block. Raises ValueError, IndexError or zlib.error for a
+    malicious block.
+    """
     are_visits = block.kind in KINDS_OF_VISITS
-    columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in (_OF_VISITS if are_visits else _OF_ROWS)]
+    columns = [
+        np.empty(min(block.num_rows, MAX_ROWS), kind)
+        for kind in (_OF_VISITS if are_visits else _OF_ROWS)
+    ]
     has_first_key = block.kind not in (PLAIN_ROWS, PLAIN_VISITS)
     if block.num_columns != len(columns) + has_first_key:
         raise ValueError(f"a block has {block.num_columns} columns")
-    place, size = block.num_columns * _COLUMN.size, block.num_rows
-    # In many rows, some column always differs: a block that claims otherwise was made to exhaust memory.
+    place = block.num_columns * _COLUMN.size
+    size = block.num_rows
+    # In many rows, some column always differs: a block that claims otherwise was made to exhaust
+    # memory.
     if place > len(block.payload) or size > max(8 * len(block.payload), _FEW_ROWS):
         raise ValueError("a block is shorter than its columns")
     heads = list(_COLUMN.iter_unpack(block.payload[:place]))
     widths = [width for _, width in heads[: len(columns)]]
     is_deflated = block.kind in (ROWS, VISITS)
     num_raw = sum(max(width - is_deflated, 0) for width in widths)
-    planes = [block.payload[start : start + size] for start in range(place, place + num_raw * size, size)]
+    planes = [
+        block.payload[start : start + size] for start in range(place, place + num_raw * size, size)
+    ]
     highest: list[Any] = []
     if is_deflated:
-        plane = zlib.decompressobj(-15).decompress(block.payload[place + num_raw * size :], 8 * size + 1)
+        plane = zlib.decompressobj(-15).decompress(
+            block.payload[place + num_raw * size :], 8 * size + 1
+        )
         highest = [plane[start : start + size] for start in range(0, len(plane), size or 1)]
     for column, width, (least, _) in zip(columns, widths, heads, strict=False):
         digits = column.view(np.uint8).reshape(size, column.itemsize)
@@ -284,7 +337,7 @@ def decode(block: Block) -> Rows:
         np.cumsum(columns[0], out=columns[0])
     if are_visits:
         return visits(*columns)
-    rows = Rows(*columns)
+    rows = SampleColumns(*columns)
     if has_first_key:  # the sum without the last, and the steps from the first to the last
         np.add(rows.sums, rows.lasts, out=rows.sums)
         np.add(rows.last_steps, rows.first_steps, out=rows.last_steps)

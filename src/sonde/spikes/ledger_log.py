@@ -1,10 +1,13 @@
-"""Read the ledger of a run: every sample's history, merged over ranks, and the worst samples with their text. Needs no torch.
+"""Read the ledger of a run: every sample's history, merged over ranks, and the worst samples with
+their text. Needs no torch.
 
-    for sample in read_ledger(Path("runs/x")).worst(20): print(sample.dataset, sample.sample, sample.mean, sample.trend)
-    for entry in read_worst(Path("runs/x"), 20).entries: print(entry.history.mean, entry.history.trend, entry.decoded.text)
+    for sample in read_ledger(Path("runs/x")).worst(20): print(sample.dataset, sample.sample,
+        sample.mean, sample.trend)
+    for entry in read_worst(Path("runs/x"), 20).entries: print(entry.history.mean,
+        entry.history.trend, entry.decoded.text)
 
-Damaged blocks are skipped and counted. What a restart or a rollback superseded is left out. Among the worst, samples
-with the same text are one entry.
+Damaged blocks are skipped and counted. What a restart or a rollback superseded is left out. Among
+the worst, samples with the same text are one entry.
 """
 
 import json
@@ -24,7 +27,7 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.spikes import ledger_blocks as blocks
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
-from sonde.spikes.ledger_blocks import Block, Rows, SampleKeys, by_sample, together
+from sonde.spikes.ledger_blocks import Block, SampleColumns, SampleKeys, by_sample, together
 from sonde.spikes.spike_log import RankedSample
 
 HIGH: Final = 3.0
@@ -36,7 +39,15 @@ FORGOTTEN: Final = "forgotten"
 NEVER_LEARNT: Final = "never learnt"
 _LOOKED_AT: Final = 4
 """Read this many times more samples than requested, to find duplicates."""
-_DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
+_DAMAGE: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    zlib.error,
+)
 """The exceptions that a malicious block can raise."""
 
 
@@ -47,7 +58,9 @@ class SampleHistory:
     dataset: str
     """The name of the dataset; empty if the loop gave none."""
     sample: int | str
-    """The number in the dataset, or the name that the loop gave it, or `#` and a hash of its content."""
+    """The number in the dataset, or the name that the loop gave it, or `#` and a hash of its
+    content.
+    """
     count: int
     """How often the sample was seen."""
     mean: float
@@ -71,10 +84,10 @@ class SampleHistory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class LedgerHistory:
     """The histories of all samples of a run."""
 
-    rows: Rows
+    rows: SampleColumns
     """One row per sample."""
     keys: SampleKeys
     """The meaning of the keys."""
@@ -87,7 +100,9 @@ class History:
         return len(self.rows.keys)
 
     def worst(self, num: int) -> list[SampleHistory]:
-        """Return the samples with the highest mean excess over others of their length, worst first."""
+        """Return the samples with the highest mean excess over others of their length, worst
+        first.
+        """
         num = min(max(num, 0), len(self))
         if not num:
             return []
@@ -99,19 +114,24 @@ class History:
         found = []
         for mean, key, count, _, last, first_step, last_step in zip(*columns, strict=True):
             name = self.keys.name_of(key)
-            found.append(SampleHistory(*name, count, mean / blocks.UNIT, last / blocks.UNIT, first_step, last_step))
+            found.append(
+                SampleHistory(
+                    *name, count, mean / blocks.UNIT, last / blocks.UNIT, first_step, last_step
+                )
+            )
         return found
 
 
-def read_ledger(run: Path) -> History:
+def read_ledger(run: Path) -> LedgerHistory:
     """Read the ledger of the run directory `run`; empty if the run kept none."""
     layout = RunLayout(run)
     ranks = layout.ledger_ranks()
     if not ranks:
         read_manifest(run)  # raises if this is not a run
     check_folder(layout.ledger)
-    keys, num_bad = SampleKeys(), 0
-    of_ranks: list[Rows] = []
+    keys = SampleKeys()
+    num_bad = 0
+    of_ranks: list[SampleColumns] = []
     datasets: dict[str, Any] = {}
     for rank in ranks:
         part = read_rank(layout, rank)
@@ -122,7 +142,7 @@ def read_ledger(run: Path) -> History:
     rows = together(of_ranks)
     if len(of_ranks) > 1:
         rows = by_sample(rows.part(np.argsort(rows.last_steps, kind="stable")))
-    return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
+    return LedgerHistory(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
 class RankLedger:
@@ -131,7 +151,7 @@ class RankLedger:
     def __init__(self) -> None:
         self.base: list[Block] = []
         """The blocks of rows in the base file."""
-        self.visits: list[Rows] = []
+        self.visits: list[SampleColumns] = []
         """The visits in the journal, in order of time."""
         self.keys = SampleKeys()
         self.datasets: dict[str, Any] = {}
@@ -165,10 +185,11 @@ class RankLedger:
             base = json.loads(bytes(block.payload))
             self.generation, self.base_step = int(base["generation"]), int(base["last_step"])
         elif block.kind == blocks.REWIND:
-            step = int(json.loads(bytes(block.payload))["step"])  # the base cannot be split any more
+            # the base cannot be split any more
+            step = int(json.loads(bytes(block.payload))["step"])
             self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
-    def folded(self, new: Rows) -> Iterator[Rows]:
+    def folded(self, new: SampleColumns) -> Iterator[SampleColumns]:
         """Merge new rows into the rows of the base, both sorted by key, one block at a time."""
         place = 0
         for block in self.base:
@@ -205,7 +226,7 @@ def _scan_file(path: Path) -> list[Block | None]:
         raise RunError(f"cannot read {path}", cause=error.strerror or str(error)) from error
 
 
-def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
+def _with_codes(rows: SampleColumns, theirs: SampleKeys, ours: SampleKeys) -> SampleColumns:
     """Renumber the datasets in the rows of a rank to match those of all ranks."""
     changed = {number: ours.code(name) for name, number in theirs.datasets.items()}
     ours.texts |= theirs.texts
@@ -213,8 +234,9 @@ def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
         return rows
     table = np.arange(1 << 16, dtype=np.uint64)
     table[list(changed)] = list(changed.values())
-    number, rest = rows.keys >> np.uint64(48), rows.keys & np.uint64((1 << 48) - 1)
-    return Rows((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows[1:])
+    number = rows.keys >> np.uint64(48)
+    rest = rows.keys & np.uint64((1 << 48) - 1)
+    return SampleColumns((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows[1:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,14 +268,22 @@ class Worst:
 
 
 def read_worst(
-    run: str | Path, num: int = 20, *, directory: str | Path | None = None, tokenizer: Decoder | None = None
+    run: str | Path,
+    num: int = 20,
+    *,
+    directory: str | Path | None = None,
+    tokenizer: Decoder | None = None,
 ) -> Worst:
-    """Return the `num` worst samples. `directory` is the current location of the data; `tokenizer` replaces the data's own."""
+    """Return the `num` worst samples. `directory` is the current location of the data; `tokenizer`
+    replaces the data's own.
+    """
     if num < 1:
         raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
     ledger = read_ledger(Path(run))
     decoder = SampleDecoder(
-        ledger.datasets, directory=None if directory is None else Path(directory), tokenizer=tokenizer
+        ledger.datasets,
+        directory=None if directory is None else Path(directory),
+        tokenizer=tokenizer,
     )
     entries: dict[object, WorstSample] = {}
     for history in ledger.worst(num * _LOOKED_AT):

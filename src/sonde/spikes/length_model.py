@@ -2,13 +2,15 @@
 
     z = (loss - level - center[length]) / scale[length]
 
-`level` follows the loss during training, within a few steps. `center` and `scale` are curves over the logarithm of the
-length, in bins of a quarter octave: medians and upper deviations of the last 2,048 good samples, smoothed over
-neighboring bins where there are few. Short samples vary more than long ones, which the scale curve captures. Losses are
-means per token. If lengths are unknown, all samples count as equally long.
+`level` follows the loss during training, within a few steps. `center` and `scale` are curves over
+the logarithm of the length, in bins of a quarter octave: medians and upper deviations of the last
+2,048 good samples, smoothed over neighboring bins where there are few. Short samples vary more than
+long ones, which the scale curve captures. Losses are means per token. If lengths are unknown, all
+samples count as equally long.
 
-A few extreme samples change nothing, and non-finite values are ignored. Memory is constant, and `state_dict` resumes
-bit for bit. `LengthModel.fit` fits a model to arrays, for a single batch or file. Pure numpy.
+A few extreme samples change nothing, and non-finite values are ignored. Memory is constant, and
+`state_dict` resumes bit for bit. `LengthModel.fit` fits a model to arrays, for a single batch or
+file. Pure numpy.
 """
 
 import base64
@@ -42,7 +44,9 @@ _MIN_IN_GROUP: Final = 8
 _LEAST_SHARE: Final = 0.25
 """The minimum deviation of a bin, as a fraction of the mean over all bins."""
 _LEAST_OF_START: Final = 0.03
-"""The minimum deviation as a fraction of the first loss: when nearly all samples are memorized, small differences mean nothing."""
+"""The minimum deviation as a fraction of the first loss: when nearly all samples are memorized,
+small differences mean nothing.
+"""
 _FOLLOW: Final = 0.2
 """The fraction of a step's deviation by which the level moves."""
 _FOLLOW_TREND: Final = 0.005
@@ -58,7 +62,9 @@ _LARGEST: Final = 1000.0
 
 
 class LengthModel:
-    """A model of loss by length. Call `z`, `follow` and `learn` once per step; or `fit` once and then `z`."""
+    """A model of loss by length. Call `z`, `follow` and `learn` once per step; or `fit` once and
+    then `z`.
+    """
 
     def __init__(self) -> None:
         self.num_samples = 0
@@ -76,7 +82,8 @@ class LengthModel:
         self._usual_scale = 1.0
         # By length: the factor for a loss above the level, and the offset subtracted afterwards.
         self._factors, self._offsets = np.ones(1), np.zeros(1)
-        self._listed_factors, self._listed_offsets = [1.0], [0.0]
+        self._listed_factors = [1.0]
+        self._listed_offsets = [0.0]
         self._new: list[tuple[Counts | list[int] | None, NDArray[np.float64] | list[float]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
@@ -89,7 +96,9 @@ class LengthModel:
         finite = np.isfinite(losses)
         if finite.any():
             model.level = float(np.median(losses[finite]))
-            model._fit_curves(_bins_of(lengths, len(losses))[finite], np.subtract(losses[finite], model.level))
+            model._fit_curves(
+                _bins_of(lengths, len(losses))[finite], np.subtract(losses[finite], model.level)
+            )
             model.num_samples = int(finite.sum())
         return model
 
@@ -109,7 +118,9 @@ class LengthModel:
         return scale
 
     def z(self, lengths: Counts | None, losses: Numbers) -> NDArray[np.float64]:
-        """Return how many deviations each loss is above that of samples of its length. The first step sets the level."""
+        """Return how many deviations each loss is above that of samples of its length. The first
+        step sets the level.
+        """
         if self.level != self.level:
             finite = losses[np.isfinite(losses)]
             self.level = float(np.median(finite)) if len(finite) else math.nan
@@ -124,21 +135,28 @@ class LengthModel:
 
     def z_of_few(self, lengths: list[int] | None, losses: list[float]) -> list[float]:
         """Like `z`, but for short lists: here every numpy call costs as much as ten samples."""
-        level, factors, offsets = self.level, self._listed_factors, self._listed_offsets
+        level = self.level
+        factors = self._listed_factors
+        offsets = self._listed_offsets
         if level == level:
             if lengths is None:
-                factor, offset = factors[0], offsets[0]
+                factor = factors[0]
+                offset = offsets[0]
                 return [(loss - level) * factor - offset for loss in losses]
             if max(lengths) < len(factors):
                 return [
                     (loss - level) * factors[length] - offsets[length]
                     for loss, length in zip(losses, lengths, strict=True)
                 ]
-        z: list[float] = self.z(None if lengths is None else np.array(lengths), np.array(losses)).tolist()
+        z: list[float] = self.z(
+            None if lengths is None else np.array(lengths), np.array(losses)
+        ).tolist()
         return z
 
     def follow(self, mean_z: float) -> None:
-        """Move the level, and its trend, towards a step whose samples have this mean z, so that it does not lag behind."""
+        """Move the level, and its trend, towards a step whose samples have this mean z, so that it
+        does not lag behind.
+        """
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
         self.level += _FOLLOW * deviation + self._trend
@@ -146,7 +164,8 @@ class LengthModel:
     def learn(
         self, lengths: Counts | list[int] | None, z: NDArray[np.float64] | list[float]
     ) -> NDArray[np.float64] | None:
-        """Learn from good samples. After a new fit, return the z of the samples since the last one, as far as they were kept.
+        """Learn from good samples. After a new fit, return the z of the samples since the last one,
+        as far as they were kept.
 
         The arrays are kept until then and must not be modified.
         """
@@ -154,14 +173,17 @@ class LengthModel:
         self.num_samples += number
         self._num_steps += 1
         to_go = self._next_fit - self._num_steps
-        if to_go * number < _RING:  # samples that later steps would push out of the ring need not be added
+        # samples that later steps would push out of the ring need not be added
+        if to_go * number < _RING:
             self._new.append((lengths, z))
         if to_go > 0 or self.num_samples < _FIRST_FIT:
             return None
         return self._fit_again()
 
     def _fill_ring(self) -> None:
-        """Add the samples since the last call to the ring; done rarely, because numpy calls are expensive."""
+        """Add the samples since the last call to the ring; done rarely, because numpy calls are
+        expensive.
+        """
         if self._new:
             bins = np.concatenate([_bins_of(lengths, len(z)) for lengths, z in self._new])[-_RING:]
             z = np.concatenate([z for _, z in self._new])[-_RING:]
@@ -177,7 +199,8 @@ class LengthModel:
         filled = min(self._num_kept, _RING)
         fresh = np.arange(self._num_kept - min(self._num_fresh, filled), self._num_kept) % _RING
         z = self._ring_z[:filled].astype(np.float64)
-        learnt, bins = z[fresh], self._ring_bins[:filled].astype(np.intp)
+        learnt = z[fresh]
+        bins = self._ring_bins[:filled].astype(np.intp)
         values = z * self._scale[bins] + self._center[bins]
         self._fit_curves(bins, values)
         # The ring stores z, so convert its values to the new curves.
@@ -193,34 +216,50 @@ class LengthModel:
         self._set_curves(center, scale)
 
     def _set_curves(self, center: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
-        self._center, self._scale = center, scale
+        self._center = center
+        self._scale = scale
         changes = np.flatnonzero((np.diff(center) != 0) | (np.diff(scale) != 0))
         bins = _BIN_OF[: _END_OF_BIN[changes[-1] + 1] if len(changes) else 1]
-        self._factors, self._offsets = (1 / scale)[bins], (center / scale)[bins]
+        self._factors = (1 / scale)[bins]
+        self._offsets = (center / scale)[bins]
         self._listed_factors, self._listed_offsets = self._factors.tolist(), self._offsets.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (15 kB)."""
         self._fill_ring()
         return {
-            "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept],
+            "counts": [
+                self.num_samples,
+                self._num_steps,
+                self._next_fit,
+                self._num_fresh,
+                self._num_kept,
+            ],
             "level": self.level,
             "least_scale": self._least_scale,
             "trend": self._trend,
             "usual_scale": self._usual_scale,
-            **{name: packed(getattr(self, f"_{name}")) for name in ("center", "scale", "ring_bins", "ring_z")},
+            **{
+                name: packed(getattr(self, f"_{name}"))
+                for name in ("center", "scale", "ring_bins", "ring_z")
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore from `state_dict` and continue exactly where it was saved."""
         counts = [*map(int, state["counts"])]
         # Earlier versions kept every sample.
-        self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept = [*counts, counts[0]][:5]
+        self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept = [
+            *counts,
+            counts[0],
+        ][:5]
         self.level = float(state["level"])
         self._least_scale = float(state.get("least_scale", 0.0))
         self._trend = float(state["trend"])
         self._usual_scale = float(state["usual_scale"])
-        center, scale = (unpacked(state[name], np.float64, _NUM_BINS) for name in ("center", "scale"))
+        center, scale = (
+            unpacked(state[name], np.float64, _NUM_BINS) for name in ("center", "scale")
+        )
         self._set_curves(center, scale)
         self._new.clear()
         self._ring_bins = unpacked(state["ring_bins"], np.uint8, _RING)
@@ -232,8 +271,12 @@ def _bins_of(lengths: Counts | list[int] | None, number: int) -> Bins:
     return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
 
 
-def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the center and scale of every bin: the median and upper deviation of its samples, smoothed where there are few."""
+def _curves(
+    bins: Bins, values: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the center and scale of every bin: the median and upper deviation of its samples,
+    smoothed where there are few.
+    """
     counts = np.bincount(bins, minlength=_NUM_BINS)
     # Neighboring bins with few samples form one group.
     group_of = (np.cumsum(counts) - counts) // _MIN_IN_GROUP
@@ -249,7 +292,9 @@ def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64
     medians = _quantile(ordered, start, number, 0.5) - offset
     deviations = _quantile(ordered, start, number, _UPPER) - offset - medians
     # A few samples that happen to agree do not make the deviation 0.
-    deviations = np.maximum(deviations, max(_LEAST_SHARE * float(number @ deviations) / float(number.sum()), 1e-9))
+    deviations = np.maximum(
+        deviations, max(_LEAST_SHARE * float(number @ deviations) / float(number.sum()), 1e-9)
+    )
     centers = _smoothed(places, medians, number, 16.0)
     logs = _smoothed(places, np.log(deviations), number, 32.0)
     return np.interp(_EVERY_BIN, places, centers), np.exp(np.interp(_EVERY_BIN, places, logs))
@@ -262,16 +307,21 @@ def _quantile(
     below = place.astype(np.int64)
     low = ordered[first + below]
     high = ordered[first + np.minimum(below + 1, number - 1)]
-    return low + (place - below) * (high - low)  # type: ignore[no-any-return]  # numpy's stubs lose the type
+    # numpy's stubs lose the type
+    return low + (place - below) * (high - low)  # type: ignore[no-any-return]
 
 
 def _smoothed(
-    places: NDArray[np.float64], values: NDArray[np.float64], number: NDArray[np.int64], strength: float
+    places: NDArray[np.float64],
+    values: NDArray[np.float64],
+    number: NDArray[np.int64],
+    strength: float,
 ) -> NDArray[np.float64]:
     """Shrink values towards the mean of their neighborhood: the more samples, the less."""
     weights = np.exp(-(((places[:, None] - places) / _NEIGHBOURHOOD) ** 2)) * number
     around = weights @ values / weights.sum(1)
-    return around + number / (number + strength) * (values - around)  # type: ignore[no-any-return]  # as above
+    # as above
+    return around + number / (number + strength) * (values - around)  # type: ignore[no-any-return]
 
 
 def packed(array: NDArray[Any]) -> str:

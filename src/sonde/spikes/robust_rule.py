@@ -1,15 +1,21 @@
-"""The rule without a threshold: median and median absolute deviation, learned from good steps alone.
+"""The rule without a threshold: median and median absolute deviation, learned from good steps
+alone.
 
     level       median of the last 16 good numbers: follows a falling loss
     residual    number minus level; its median and spread are over the last 128 good ones
     z           (residual - its median) / spread
-    limit       how high z may be. Learned too: how often and how far good residuals lie in the upper tail says how far noise
-                alone will reach once in a run (a generalized Pareto tail fitted by its moments), so that heavy-tailed
-                losses get a higher limit and light-tailed ones a lower one, between `min_z` and `max_z`
-    drift       median of the last 32 good numbers minus the lowest such median: a climb of many small steps
+    limit       how high z may be. Learned too: how often and how far good residuals lie in the
+                upper tail says how far noise
+                alone will reach once in a run (a generalized Pareto tail fitted by its moments), so
+                    that heavy-tailed
+                losses get a higher limit and light-tailed ones a lower one, between `min_z` and
+                    `max_z`
+    drift       median of the last 32 good numbers minus the lowest such median: a climb of many
+                small steps
 
-Bad numbers are excluded from all of these. Only after 24 consecutive bad numbers does their level become the new
-normal: the loss has jumped and stays there, and the rule would otherwise report it forever.
+Bad numbers are excluded from all of these. Only after 24 consecutive bad numbers does their level
+become the new normal: the loss has jumped and stays there, and the rule would otherwise report it
+forever.
 
 Costs 5 µs per number (benchmarks/spike_detectors.py, which also measures its accuracy).
 """
@@ -21,7 +27,16 @@ from dataclasses import astuple, dataclass, field, fields
 from typing import Any, Final
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import DIVERGENCE, LARGEST, NONFINITE, NOTHING, SPIKE, Rule, Score, Window
+from sonde.spikes.detectors import (
+    DIVERGENCE,
+    LARGEST,
+    NONFINITE,
+    NOTHING,
+    SPIKE,
+    Rule,
+    Score,
+    Window,
+)
 
 _LEVEL_STEPS: Final = 16
 """The number of steps in the level."""
@@ -43,10 +58,14 @@ _TAIL_FROM: Final = 2.0
 _TAIL_MEMORY: Final = 4096.0
 """The approximate number of steps that the tail is learned from."""
 _GAUSS_TAIL: Final = (256.0, 5.8, 2.16, 1.34)
-"""The prior: what a normal distribution gives in 256 steps (steps, number in the tail, sum of excesses, sum of squares)."""
+"""The prior: what a normal distribution gives in 256 steps (steps, number in the tail, sum of
+excesses, sum of squares).
+"""
 _MAX_SHAPE: Final = 0.4
 _SPREAD_EVERY: Final = 4
-"""The spread is half of a step's cost, so it is updated only every this many steps, and when it is decisive."""
+"""The spread is half of a step's cost, so it is updated only every this many steps, and when it is
+decisive.
+"""
 _SLOW_EVERY: Final = 8
 """Drift is checked every this many steps, because it is slow and its median is expensive."""
 
@@ -77,7 +96,9 @@ class Tail:
             self.sum_squares /= 2
 
     def quantile(self, risk: float) -> float:
-        """Return the z that a step exceeds with probability `risk`, according to the fitted tail."""
+        """Return the z that a step exceeds with probability `risk`, according to the fitted
+        tail.
+        """
         mean = self.sum_excess / self.num_above
         variance = max(self.sum_squares / self.num_above - mean * mean, 1e-12)
         shape = min(max(0.5 * (1 - mean * mean / variance), 0.0), _MAX_SHAPE)
@@ -107,7 +128,9 @@ class RobustState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RobustRule(Rule):
-    """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on half of the frozen traces."""
+    """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on
+    half of the frozen traces.
+    """
 
     risk: float = 1e-5
     """The probability per step that noise alone exceeds the limit."""
@@ -122,7 +145,9 @@ class RobustRule(Rule):
 
     def __post_init__(self) -> None:
         if not 0 < self.min_z <= self.max_z:
-            raise SettingError(f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})")
+            raise SettingError(
+                f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})"
+            )
         if not 0 < self.risk < 0.01:
             raise SettingError(f"risk is a small probability per step, not {self.risk}")
 
@@ -180,7 +205,12 @@ class RobustRule(Rule):
     def unpack(self, packed: Mapping[str, Any]) -> RobustState:
         """Restore a state from plain data."""
         start = self.start()
-        return RobustState(**{one.name: _unpacked(getattr(start, one.name), packed[one.name]) for one in fields(start)})
+        return RobustState(
+            **{
+                one.name: _unpacked(getattr(start, one.name), packed[one.name])
+                for one in fields(start)
+            }
+        )
 
     def _learn(self, state: RobustState, value: float) -> None:
         state.level.push(value)

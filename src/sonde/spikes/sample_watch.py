@@ -1,14 +1,16 @@
-"""Watch single samples: one bad row in a batch of 64 hardly moves the mean, but its own loss stands out.
+"""Watch single samples: one bad row in a batch of 64 hardly moves the mean, but its own loss stands
+out.
 
-A sample is an outlier if its loss is far above the current loss of samples of its length (`LengthModel`). How far is
-learned: from where the highest 16 %, 2 % and 0.5 % of the samples of this run begin, `UpperTail` estimates what noise
-alone reaches once in 100,000. If the whole batch has gone up, no row stands out by itself, so rows are also compared
-with the others of their step.
+A sample is an outlier if its loss is far above the current loss of samples of its length
+(`LengthModel`). How far is learned: from where the highest 16 %, 2 % and 0.5 % of the samples of
+this run begin, `SampleTail` estimates what noise alone reaches once in 100,000. If the whole batch
+has gone up, no row stands out by itself, so rows are also compared with the others of their step.
 
-The mean of the step is judged as well, adjusted for the lengths of its samples: a batch of long, easy samples with the
-loss of short ones is not an event of the plain mean, but it is one here.
+The mean of the step is judged as well, adjusted for the lengths of its samples: a batch of long,
+easy samples with the loss of short ones is not an event of the plain mean, but it is one here.
 
-Costs 9 µs per step with 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays, returns outliers.
+Costs 9 µs per step with 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays,
+returns outliers.
 """
 
 import math
@@ -19,7 +21,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Event, EventDetector, Score, Window, WindowRule
+from sonde.spikes.detectors import (
+    GOOD,
+    NOTHING,
+    SPIKE,
+    Event,
+    EventDetector,
+    Score,
+    Window,
+    WindowRule,
+)
 from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
 
 MATCHED_LOSS: Final = "matched_loss"
@@ -42,43 +53,59 @@ _EDGES: Final = np.expm1(np.arange(_TAIL_BINS) / 24)
 """The lower edges of the bins for z: an eighth of a deviation wide at 2, and up to 10,000."""
 _TAIL_SHARES: Final = (0.16, 0.02, 0.005)
 _DOUBT: Final = 0.54
-"""With few samples, the start of the highest 2 % is uncertain: add one and a half deviations of it for safety."""
+"""With few samples, the start of the highest 2 % is uncertain: add one and a half deviations of it
+for safety.
+"""
 _TAIL_POWERS: Final = (1.5, 1.0, 0.7, 0.5, 0.35, 0.25)
 """The candidate powers of z that may grow linearly with rarity.
 
-Losses of samples usually lie between a normal distribution (2) and an exponential one (1). When nearly all samples are
-memorized, the few that are not lie far out.
+Losses of samples usually lie between a normal distribution (2) and an exponential one (1). When
+nearly all samples are memorized, the few that are not lie far out.
 """
 _HEAVIER: Final = 1.3
-"""If the highest 0.5 % begin this many times higher than a power predicts, try a lower one. Less may be due to a few bad samples."""
+"""If the highest 0.5 % begin this many times higher than a power predicts, try a lower one. Less
+may be due to a few bad samples.
+"""
 _FIRST_LIMIT: Final = 12.0
 """The limit before the tail is known."""
 _WILDEST: Final = 1e6
 """A higher z is learned as this."""
 _MAX_SHARE: Final = 0.125
-"""If a larger fraction of the rows (and more than one) are outliers, the step as a whole is bad and not its rows."""
+"""If a larger fraction of the rows (and more than one) are outliers, the step as a whole is bad and
+not its rows.
+"""
 _SMALL_BATCH: Final = 4
 """Rows of smaller batches are not compared with one another."""
 _RISEN: Final = 4.0
 """A step has risen as a whole if its median row has by this many deviations of the mean."""
 _FOLLOWED: Final = 3.0
-"""The level rises with a step by at most this many deviations of its mean, or half a deviation of its samples."""
+"""The level rises with a step by at most this many deviations of its mean, or half a deviation of
+its samples.
+"""
 
 
 def _reached(
-    rarity: float, edges: Sequence[float], rarities: Sequence[float], power: float, doubt: float = 0.0
+    rarity: float,
+    edges: Sequence[float],
+    rarities: Sequence[float],
+    power: float,
+    doubt: float = 0.0,
 ) -> float:
-    """Return the z with this rarity, assuming that a power of z grows linearly with rarity as it does between the first two points."""
-    low, high = edges[0] ** power, edges[1] ** power
+    """Return the z with this rarity, assuming that a power of z grows linearly with rarity as it
+    does between the first two points.
+    """
+    low = edges[0] ** power
+    high = edges[1] ** power
     slope = (high - low) / max(rarities[1] - rarities[0], 1e-3) * (1 + doubt)
     return float((high + slope * max(rarity - rarities[1], 0.0)) ** (1 / power))
 
 
-class UpperTail:
-    """Estimates how high z is once in a given number of samples, from how often it is moderately high.
+class SampleTail:
+    """Estimates how high z is once in a given number of samples, from how often it is moderately
+    high.
 
-    The highest 2 % are counted, not measured; otherwise the few bad samples of a corpus would determine how far good
-    ones reach.
+    The highest 2 % are counted, not measured; otherwise the few bad samples of a corpus would
+    determine how far good ones reach.
     """
 
     def __init__(self) -> None:
@@ -108,7 +135,11 @@ class UpperTail:
         rarities = [-math.log(max(float(shares[place]), 1e-9)) for place in (low, high, highest)]
         edges = [float(_EDGES[place]) for place in (low, high, highest)]
         power = next(
-            (one for one in _TAIL_POWERS if edges[2] <= _HEAVIER * _reached(rarities[2], edges, rarities, one)),
+            (
+                one
+                for one in _TAIL_POWERS
+                if edges[2] <= _HEAVIER * _reached(rarities[2], edges, rarities, one)
+            ),
             _TAIL_POWERS[-1],
         )
         doubt = _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples)
@@ -153,7 +184,9 @@ class SampleEvent:
     rows: tuple[int, ...]
     """The rows of the samples in the batch, worst first."""
     z: tuple[float, ...]
-    """How far each is above samples of its length, in deviations; infinite if the loss is not finite."""
+    """How far each is above samples of its length, in deviations; infinite if the loss is not
+    finite.
+    """
     expected: tuple[float, ...]
     """The expected loss for each sample's length."""
     limit: float
@@ -173,27 +206,37 @@ class SampleWatch:
         """The current limit for z."""
         self.mean = EventDetector(MatchedRule(), MATCHED_LOSS)
         """The detector for the mean of a step."""
-        self._tail = UpperTail()
+        self._tail = SampleTail()
         self._last_look = -_LOOK_EVERY
 
     def observe(
         self, step: int, losses: Numbers | list[float], lengths: Any
     ) -> tuple[NDArray[np.float64] | list[float], SampleEvent | None, Event | None]:
-        """Process one step. Returns the z of each sample, the outliers, and the event of the mean that begins.
+        """Process one step. Returns the z of each sample, the outliers, and the event of the mean
+        that begins.
 
-        `losses` and `lengths` are both arrays, or both lists if they are short. `lengths` is kept for a while and must
-        not be modified.
+        `losses` and `lengths` are both arrays, or both lists if they are short. `lengths` is kept
+        for a while and must not be modified.
         """
         number = len(losses)
         if not number:
             return np.zeros(0), None, None
-        model, root = self.model, math.sqrt(number)
-        z = model.z_of_few(lengths, losses) if isinstance(losses, list) else model.z(lengths, losses)
+        model = self.model
+        root = math.sqrt(number)
+        z = (
+            model.z_of_few(lengths, losses)
+            if isinstance(losses, list)
+            else model.z(lengths, losses)
+        )
         if isinstance(z, list):
-            highest, total = max(z), sum(z)
+            highest = max(z)
+            total = sum(z)
         else:
-            highest, total = z.item(z.argmax()), float(np.add.reduce(z))
-        found, good, scaled = None, z, total / root
+            highest = z.item(z.argmax())
+            total = float(np.add.reduce(z))
+        found = None
+        good = z
+        scaled = total / root
         if not (highest <= self.limit and total == total):  # one may be NaN
             z = np.asarray(z)
             lengths = None if lengths is None else np.asarray(lengths)
@@ -205,7 +248,9 @@ class SampleWatch:
             learnable = keep if found is None else np.isfinite(z)
             good = np.minimum(z[learnable], _WILDEST)
             lengths = None if lengths is None else lengths[learnable]
-        model.follow((scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root)
+        model.follow(
+            (scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root
+        )
         learnt = model.learn(lengths, good)
         if learnt is not None and model.is_ready:
             self._tail.learn(learnt)
@@ -219,7 +264,9 @@ class SampleWatch:
     def _look_closely(
         self, step: int, z: NDArray[np.float64], lengths: Counts | None
     ) -> tuple[SampleEvent | None, NDArray[np.bool_]]:
-        """Something is above the limit: return the outlying rows, and which other rows to learn from."""
+        """Something is above the limit: return the outlying rows, and which other rows to learn
+        from.
+        """
         finite = np.isfinite(z)
         if not self.model.is_ready:
             return None, finite
@@ -237,7 +284,9 @@ class SampleWatch:
             step=step,
             rows=tuple(rows.tolist()),
             z=tuple(scores[rows].tolist()),
-            expected=tuple(self.model.expected(None if lengths is None else lengths[rows], len(rows)).tolist()),
+            expected=tuple(
+                self.model.expected(None if lengths is None else lengths[rows], len(rows)).tolist()
+            ),
             limit=self.limit,
             is_worth_a_look=is_worth_a_look,
         )
@@ -246,7 +295,9 @@ class SampleWatch:
     def _above_the_step(
         self, z: NDArray[np.float64], lengths: Counts | None, finite: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Return how far rows are above the rise of their step as a whole, in the step's own deviations if those are larger."""
+        """Return how far rows are above the rise of their step as a whole, in the step's own
+        deviations if those are larger.
+        """
         if float(np.median(z[finite])) * math.sqrt(len(z)) < _RISEN:
             return z
         scale = self.model.scale(lengths, len(z))
@@ -266,7 +317,9 @@ class SampleWatch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore from `state_dict`: the next step is judged as if there had been no interruption."""
+        """Restore from `state_dict`: the next step is judged as if there had been no
+        interruption.
+        """
         self.model.load_state_dict(state["model"])
         if state.get("mean"):
             self.mean.load_state_dict(state["mean"])

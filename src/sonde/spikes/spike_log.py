@@ -1,13 +1,15 @@
 """Read the spikes of a run: merged over ranks, each once no matter how often the run was restarted.
 
-A step that was repeated after a restart may have spiked again: the last record of each rank for a step counts, and
-`num_seen` says how many there were. Samples of all ranks are ranked together by their share of the step's loss.
+A step that was repeated after a restart may have spiked again: the last record of each rank for a
+step counts, and `num_seen` says how many there were. Samples of all ranks are ranked together by
+their share of the step's loss.
 
-From a spike to a skip list (data/skip_list.py): absolute sample numbers, which the sampler leaves out from then on. The
-list is in the run directory unless another path is given; entries are only added, never removed. What was added is
-recorded as an event of the run (`skip`) and in its manifest under `skip_lists` with the file's digest, so that a run
-always documents what it was not trained on. While the run is active, its process owns the manifest: then only the event
-is written, and the field is updated when the run ends or is restarted.
+From a spike to a skip list (data/skip_list.py): absolute sample numbers, which the sampler leaves
+out from then on. The list is in the run directory unless another path is given; entries are only
+added, never removed. What was added is recorded as an event of the run (`skip`) and in its manifest
+under `skip_lists` with the file's digest, so that a run always documents what it was not trained
+on. While the run is active, its process owns the manifest: then only the event is written, and the
+field is updated when the run ends or is restarted.
 
 Needs no torch.
 """
@@ -60,7 +62,9 @@ class RankedSample:
     token_losses: tuple[float, ...] | None = None
     """The loss of each of its tokens; recorded for the worst samples."""
     step: int | None = None
-    """The step, if the sample was recorded because its own loss stood out. Its share of the step is then not known."""
+    """The step, if the sample was recorded because its own loss stood out. Its share of the step is
+    then not known.
+    """
     time: float | None = None
     """When that was, in seconds since the epoch."""
     expected: float | None = None
@@ -98,10 +102,14 @@ class RecordedSpike:
         return self.spans(step) or step in self.steps
 
     def samples(self, step: int | None = None) -> list[RankedSample]:
-        """Return the samples of a step, worst first; by default those of the first bad one, if they were recorded."""
+        """Return the samples of a step, worst first; by default those of the first bad one, if they
+        were recorded.
+        """
         if step is not None and step not in self.steps:
             known = ", ".join(map(str, sorted(self.steps)))
-            raise SettingError(f"step {step} was not kept with this event", hint=f"it has the steps {known}")
+            raise SettingError(
+                f"step {step} was not kept with this event", hint=f"it has the steps {known}"
+            )
         return rank_samples(self.steps.get(self.event.first_step if step is None else step, ()))
 
 
@@ -119,11 +127,17 @@ class SpikeLog:
     """The number of lines and records that could not be decoded."""
 
     def at(self, step: int) -> RecordedSpike:
-        """Return the event that a step belongs to: it began there, spans it, or at least has its samples."""
+        """Return the event that a step belongs to: it began there, spans it, or at least has its
+        samples.
+        """
         found = [spike for spike in self.spikes if spike.holds(step)]
         if found:
-            return min(found, key=lambda spike: (spike.event.first_step != step, not spike.spans(step)))
-        steps = {spike.event.first_step for spike in self.spikes} | {sample.step or 0 for sample in self.samples}
+            return min(
+                found, key=lambda spike: (spike.event.first_step != step, not spike.spans(step))
+            )
+        steps = {spike.event.first_step for spike in self.spikes} | {
+            sample.step or 0 for sample in self.samples
+        }
         known = ", ".join(map(str, sorted(steps)[:20]))
         hint = f"there are {known}" if known else "there are none"
         raise SettingError(f"no spike was recorded at step {step}", hint=hint)
@@ -137,7 +151,8 @@ def read_spikes(run: str | Path) -> SpikeLog:
     """Read the spikes of the run directory `run`."""
     files = RunLayout(Path(run)).record_files(SPIKES)
     if not files:
-        read_manifest(run)  # raises if this is not a run; a recorder used alone leaves records but no manifest
+        # raises if this is not a run; a recorder used alone leaves records but no manifest
+        read_manifest(run)
     groups: dict[int, dict[int, list[Record]]] = {}
     ends: dict[tuple[int, int], Record] = {}
     datasets: dict[str, Mapping[str, Any]] = {}
@@ -149,7 +164,9 @@ def read_spikes(run: str | Path) -> SpikeLog:
             try:
                 if record.get("type") == SPIKE:
                     _check(record)
-                    groups.setdefault(int(record["step"]), {}).setdefault(file.rank, []).append(record)
+                    groups.setdefault(int(record["step"]), {}).setdefault(file.rank, []).append(
+                        record
+                    )
                     ends.pop((file.rank, int(record["step"])), None)
                 elif record.get("type") == SPIKE_END:
                     _check(record)
@@ -162,14 +179,19 @@ def read_spikes(run: str | Path) -> SpikeLog:
                 num_bad += 1
         num_bad += reading.num_bad
     spikes = tuple(_merge(step, by_rank, ends) for step, by_rank in sorted(groups.items()))
-    samples = tuple(sample for _, found in sorted(outlying.items(), key=lambda item: item[0]) for sample in found)
+    samples = tuple(
+        sample
+        for _, found in sorted(outlying.items(), key=lambda item: item[0])
+        for sample in found
+    )
     return SpikeLog(spikes=spikes, samples=samples, datasets=datasets, num_bad=num_bad)
 
 
 def rank_samples(entries: Iterable[Record]) -> list[RankedSample]:
     """Rank the samples of one step over all ranks, worst first.
 
-    The worst has the greatest share of the step's loss: the mean loss per token times the number of tokens, if known.
+    The worst has the greatest share of the step's loss: the mean loss per token times the number of
+    tokens, if known.
     """
     found = [sample for entry in entries for sample in samples_of(entry)]
     weights = np.array([_weight(sample) for sample in found])
@@ -177,12 +199,16 @@ def rank_samples(entries: Iterable[Record]) -> list[RankedSample]:
         weights = 1.0 - np.isfinite(weights)
     total = weights.sum()
     shares = weights / total if total > 0 else np.zeros(len(found))
-    shared = [replace(sample, share=share) for sample, share in zip(found, shares.tolist(), strict=True)]
+    shared = [
+        replace(sample, share=share) for sample, share in zip(found, shares.tolist(), strict=True)
+    ]
     return sorted(shared, key=lambda sample: (-sample.share, -(sample.loss or 0.0)))
 
 
 def _weight(sample: RankedSample) -> float:
-    """Return a sample's part of the sum of losses, scaled down (exactly) so that no sum of the largest losses overflows."""
+    """Return a sample's part of the sum of losses, scaled down (exactly) so that no sum of the
+    largest losses overflows.
+    """
     if sample.loss is None:
         return 0.0
     return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
@@ -190,15 +216,19 @@ def _weight(sample: RankedSample) -> float:
 
 def samples_of(entry: Record) -> Iterator[RankedSample]:
     """Yield the samples that one rank recorded of a step."""
-    rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
-    losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
+    rank = int(entry["rank"])
+    ids = entry.get("sample_ids") or []
+    losses = entry.get("sample_losses") or []
+    counts = entry.get("token_counts") or []
     tokens: Mapping[int, Any] = entry.get("tokens", {})
     for row, (name, loss, count) in enumerate(islice(zip_longest(ids, losses, counts), len(ids))):
         yield _sample(rank, name, loss, count, tokens.get(row))
 
 
 def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, **more: Any) -> RankedSample:
-    """Create a sample from the name that a loop gave it: a pair of dataset and number, or anything else."""
+    """Create a sample from the name that a loop gave it: a pair of dataset and number, or anything
+    else.
+    """
     is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
     dataset, sample = name if is_pair else ("", name)
     return RankedSample(
@@ -213,7 +243,8 @@ def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, **more: An
 
 
 def _outlying(record: Record, rank: int) -> list[RankedSample]:
-    step, time = int(record["step"]), float(record["time"])
+    step = int(record["step"])
+    time = float(record["time"])
     found = []
     for row in record["samples"]:
         told = {"expected": float(row["expected"]), "z": float(row["z"]), "share": math.nan}
@@ -223,11 +254,15 @@ def _outlying(record: Record, rank: int) -> list[RankedSample]:
 
 
 def _event_of(record: Record) -> Event:
-    return Event(**{name: kind(record["event"][name]) for name, kind in get_type_hints(Event).items()})
+    return Event(
+        **{name: kind(record["event"][name]) for name, kind in get_type_hints(Event).items()}
+    )
 
 
 def _check(record: Record) -> None:
-    """Raise KeyError, TypeError, ValueError or OverflowError if a record lacks what `_merge` needs."""
+    """Raise KeyError, TypeError, ValueError or OverflowError if a record lacks what `_merge`
+    needs.
+    """
     _event_of(record)
     float(record.get("time", math.nan))
     for entry in record.get("steps", ()):
@@ -236,16 +271,20 @@ def _check(record: Record) -> None:
         int(row["row"]), [float(loss) for loss in row["losses"]]
 
 
-def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[int, int], Record]) -> RecordedSpike:
+def _merge(
+    step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[int, int], Record]
+) -> RecordedSpike:
     steps: dict[int, list[Record]] = {}
-    events, over = [], []
+    events = []
+    over = []
     for rank, records in sorted(by_rank.items()):
-        last, end = records[-1], ends.get((rank, step))
+        last = records[-1]
+        end = ends.get((rank, step))
         tokens = {int(row["row"]): row["losses"] for row in last.get("tokens", ())}
         for entry in [*last.get("steps", ()), *(end or {}).get("steps", ())]:
             number = int(entry["step"])
-            told = {**entry, "rank": rank, "tokens": tokens if number == step else {}}
-            steps.setdefault(number, []).append(told)
+            values = {**entry, "rank": rank, "tokens": tokens if number == step else {}}
+            steps.setdefault(number, []).append(values)
         events.append(_event_of(end or last))
         over += [] if end is None else [bool(end.get("over"))]
     return RecordedSpike(
@@ -269,8 +308,12 @@ class Skipped(NamedTuple):
     """The number of samples that were already on the list."""
 
 
-def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | None = None) -> Skipped:
-    """Add the samples of a recorded step, all of them or the `worst` few, to the run's skip list."""
+def skip_step(
+    run: Path, step: int, *, worst: int | None = None, path: Path | None = None
+) -> Skipped:
+    """Add the samples of a recorded step, all of them or the `worst` few, to the run's skip
+    list.
+    """
     wanted, remark = samples_of_step(run, step, worst=worst)
     return skip_samples(run, wanted, step=step, remark=remark, path=path)
 
@@ -290,11 +333,17 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
     return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
 
 
-def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None) -> Skipped:
-    """Add samples to the run's skip list because of a step, with a remark, and record the addition in the run."""
+def skip_samples(
+    run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None
+) -> Skipped:
+    """Add samples to the run's skip list because of a step, with a remark, and record the addition
+    in the run.
+    """
     path = path or RunLayout(run).skip_list
     before = read_skip_list(path) if path.exists() else SkipList()
-    added = SkipList({name: np.setdiff1d(wanted.samples(name), before.samples(name)) for name in wanted.entries})
+    added = SkipList(
+        {name: np.setdiff1d(wanted.samples(name), before.samples(name)) for name in wanted.entries}
+    )
     if len(added):
         append_entries(path, added, remark)
         _record(run, path, step, added)
@@ -302,7 +351,9 @@ def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: P
 
 
 def as_skip_list(samples: Iterable[tuple[str, SampleId]]) -> SkipList:
-    """Convert samples, each a dataset and a number, to a skip list. Raises SettingError if one has neither."""
+    """Convert samples, each a dataset and a number, to a skip list. Raises SettingError if one has
+    neither.
+    """
     numbers: dict[str, list[int]] = {}
     for dataset, sample in samples:
         if not dataset or not isinstance(sample, int):
@@ -321,16 +372,23 @@ def as_skip_list(samples: Iterable[tuple[str, SampleId]]) -> SkipList:
 def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
     """Record in the run what was added to the skip list."""
     samples = {name: added.samples(name).tolist() for name in added.entries}
-    append_event(run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples)
+    append_event(
+        run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples
+    )
     manifest = read_manifest(run)
     if run_status(run, manifest) != RUNNING:
         write_manifest(run, with_recorded_skips(run, manifest))
 
 
 def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
-    """Return the manifest with all skips in the run's events; those added to an active run are recorded only there."""
+    """Return the manifest with all skips in the run's events; those added to an active run are
+    recorded only there.
+    """
     notes = [
-        {**{name: record[name] for name in _NOTED}, "num_samples": sum(map(len, record["samples"].values()))}
+        {
+            **{name: record[name] for name in _NOTED},
+            "num_samples": sum(map(len, record["samples"].values())),
+        }
         for record in read_events(run, SKIP)
         if record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
     ]

@@ -1,33 +1,37 @@
 """The steps in the ring, and the records of a spike made from them (docs/formats/spikes.md).
 
-    SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples; tokens of the worst ones
+    SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples;
+                 tokens of the worst ones
     SPIKE_END    it is over: its span and peak, and the bad steps that followed the first
-    SAMPLE       single samples of a step are outliers: which, how far, and the losses of their tokens
+    SAMPLE       single samples of a step are outliers: which, how far, and the losses of their
+                 tokens
     SPIKE_DATA   which files the datasets are, so that samples can be found again
 
-Values from the loop are copied without being read, because their owner may overwrite them in the next step; a CPU tensor
-is copied as an array, which is cheaper than another tensor. The losses of every token are kept by reference with torch's
-count of in-place changes: if the count has changed when they are needed, they are lost and are left out, never mistaken
-for others. No tensor is moved or waited for here.
+Values from the loop are copied without being read, because their owner may overwrite them in the
+next step; a CPU tensor is copied as an array, which is cheaper than another tensor. The losses of
+every token are kept by reference with torch's count of in-place changes: if the count has changed
+when they are needed, they are lost and are left out, never mistaken for others. No tensor is moved
+or waited for here.
 
-Random generators are recorded as a digest: equal digests mean equal dropout. Getting torch's state costs 2 µs without
-synchronization, digesting it 6 µs more, so a step keeps the state and a spike digests it. The states of Python and
-numpy cost 30 µs and more, so they are recorded only when a spike is written.
+Random generators are recorded as a digest: equal digests mean equal dropout. Getting torch's state
+costs 2 µs without synchronization, digesting it 6 µs more, so a step keeps the state and a spike
+digests it. The states of Python and numpy cost 30 µs and more, so they are recorded only when a
+spike is written.
 
-A background thread creates and writes the records, so that a training step never waits for a disk or a device. If the
-process is killed, the record being written is lost or torn; all earlier records are intact (records/append.py).
+A background thread creates and writes the records, so that a training step never waits for a disk
+or a device. If the process is killed, the record being written is lost or torn; all earlier records
+are intact (records/append.py).
 """
 
 import logging
 import math
-import os
 import random
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, TypeAlias, TypedDict
 
 import numpy as np
@@ -35,6 +39,7 @@ from numpy.typing import NDArray
 
 from sonde.records.append import RecordFile
 from sonde.records.values import is_tensor_type
+from sonde.records.worker import Worker
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
 
@@ -46,7 +51,9 @@ VERSION: Final = 1
 _DIGITS: Final = 5
 """The number of decimals of a token's loss in a record."""
 _MAX_READ: Final = 32
-"""Arrays and CPU tensors with at most this many values are read at once: plain numbers are cheaper than an array."""
+"""Arrays and CPU tensors with at most this many values are read at once: plain numbers are cheaper
+than an array.
+"""
 
 _logger = logging.getLogger("sonde")
 
@@ -54,11 +61,15 @@ _logger = logging.getLogger("sonde")
 def is_tensor(value: object) -> bool:
     """Return whether this is a torch tensor, judging by its type without importing torch."""
     kind = type(value)
-    return kind.__module__ == "torch" or (kind.__module__ not in ("builtins", "numpy") and is_tensor_type(kind))
+    return kind.__module__ == "torch" or (
+        kind.__module__ not in ("builtins", "numpy") and is_tensor_type(kind)
+    )
 
 
 def hold(value: Any) -> Any:
-    """Hold a value such that its owner may change or reuse it: few numbers as a list, more as an array, tensors on a device as such."""
+    """Hold a value such that its owner may change or reuse it: few numbers as a list, more as an
+    array, tensors on a device as such.
+    """
     kind = type(value)
     if value is None or kind is float or kind is int or kind is tuple:
         return value
@@ -126,9 +137,14 @@ def digest_of_state(state: Any) -> str | None:
 
 def digests_now() -> dict[str, str]:
     """Return digests of the current states of Python's and numpy's generators."""
-    key = np.random.get_state(legacy=True)  # noqa: NPY002  the global one, which users' code draws from
+    # the global one, which users' code draws from
+    key = np.random.get_state(legacy=True)  # noqa: NPY002
     python = zlib.crc32(repr(random.getstate()).encode())
-    return {"python": f"{python:08x}", "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}"}  # type: ignore[index]  # numpy's legacy tuple
+    # numpy's legacy tuple
+    return {
+        "python": f"{python:08x}",
+        "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}",  # type: ignore[index]
+    }
 
 
 class StepDetails(TypedDict, total=False):
@@ -139,9 +155,13 @@ class StepDetails(TypedDict, total=False):
     sample_losses: Any
     """The mean loss per token of each sample: a list, array or tensor."""
     token_losses: Any
-    """The loss of each token: a tensor or array (samples, tokens), or a sequence with one row per sample."""
+    """The loss of each token: a tensor or array (samples, tokens), or a sequence with one row per
+    sample.
+    """
     token_counts: Any
-    """The number of target tokens of each sample; entries of `token_losses` beyond it are padding."""
+    """The number of target tokens of each sample; entries of `token_losses` beyond it are
+    padding.
+    """
     lr: Any
     """The learning rate."""
     grad_norm: Any
@@ -153,7 +173,19 @@ class StepDetails(TypedDict, total=False):
 class StepEntry:
     """The values of one step, held but not read."""
 
-    __slots__ = ("_version", "grad_norm", "loss", "lr", "rng", "rng_state", "sample_ids", "sample_losses", "step", "token_counts", "token_losses")  # fmt: skip
+    __slots__ = (
+        "_version",
+        "grad_norm",
+        "loss",
+        "lr",
+        "rng",
+        "rng_state",
+        "sample_ids",
+        "sample_losses",
+        "step",
+        "token_counts",
+        "token_losses",
+    )
 
     def __init__(self, step: int, loss: Any, details: StepDetails) -> None:
         get = details.get
@@ -170,7 +202,9 @@ class StepEntry:
         self.rng_state = None if self.rng is not None else take_state()
 
     def secure_tokens(self) -> None:
-        """Copy the token losses if they are unchanged, because another thread is about to read them."""
+        """Copy the token losses if they are unchanged, because another thread is about to read
+        them.
+        """
         self.token_losses = hold(self._tokens())
         self._version = version_of(self.token_losses)
 
@@ -190,28 +224,42 @@ class StepEntry:
             "token_counts": released(self.token_counts),
         }
 
-    def worst_tokens(self, losses: Sequence[float] | None, num_samples: int) -> list[dict[str, Any]]:
-        """Return the token losses of the worst samples; `row` is the sample's position in the step."""
+    def worst_tokens(
+        self, losses: Sequence[float] | None, num_samples: int
+    ) -> list[dict[str, Any]]:
+        """Return the token losses of the worst samples; `row` is the sample's position in the
+        step.
+        """
         losses = losses or ()
         # The worst first; NaN is worst.
-        rows = sorted(range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row]))
+        rows = sorted(
+            range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row])
+        )
         known = [(row, self.token_row(row)) for row in rows[:num_samples]]
         return [{"row": row, "losses": tokens} for row, tokens in known if tokens is not None]
 
     def token_row(self, row: int) -> list[float] | None:
         """Return the token losses of one sample, if they are known. Waits for their device."""
-        rows, counts = self._tokens(), released(self.token_counts)
+        rows = self._tokens()
+        counts = released(self.token_counts)
         if rows is None or row >= len(rows):
             return None
         tokens = released(rows[row])
-        return [round(one, _DIGITS) for one in (tokens if counts is None else tokens[: int(counts[row])])]
+        return [
+            round(one, _DIGITS)
+            for one in (tokens if counts is None else tokens[: int(counts[row])])
+        ]
 
     def _losses_of_samples(self) -> Any:
         """Return the sample losses as given, otherwise the means over each sample's tokens."""
         if self.sample_losses is not None or self.token_losses is None:
             return released(self.sample_losses)
-        rows, counts = map(released, released(self.token_losses)), released(self.token_counts)
-        return [_mean(row if counts is None else row[: int(counts[place])]) for place, row in enumerate(rows)]
+        rows = map(released, released(self.token_losses))
+        counts = released(self.token_counts)
+        return [
+            _mean(row if counts is None else row[: int(counts[place])])
+            for place, row in enumerate(rows)
+        ]
 
 
 def _mean(row: Sequence[float]) -> float:
@@ -219,36 +267,8 @@ def _mean(row: Sequence[float]) -> float:
     return sum(loss / len(row) for loss in row) if row else math.nan
 
 
-class WritingThread:
-    """Runs tasks one after another in the background. Tasks must not raise.
-
-    It starts with the first task and runs until `close`. A normal exit of Python waits for it. A forked child starts its
-    own.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: ThreadPoolExecutor | None = None
-        self._last: Future[None] | None = None
-        self._pid = os.getpid()
-
-    def do(self, work: Callable[..., None], *args: Any) -> None:
-        """Call `work` after all earlier tasks."""
-        if self._thread is None or self._pid != os.getpid():
-            self._thread, self._pid = ThreadPoolExecutor(1, thread_name_prefix=self._name), os.getpid()
-        self._last = self._thread.submit(work, *args)
-
-    def flush(self) -> None:
-        """Wait until all tasks are done."""
-        if self._last is not None and self._pid == os.getpid():
-            self._last.result()
-
-    def close(self) -> None:
-        """Finish all tasks and end the thread; a later task starts it again."""
-        self.flush()
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.shutdown()
-        self._thread = self._last = None
+def _log_error(error: Exception) -> None:
+    _logger.warning("a spike record was not written: %r", error)
 
 
 _Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
@@ -256,24 +276,37 @@ _Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
 
 
 class SpikeWriter:
-    """Writes the records of a recorder, in a thread of its own. If the values of a step cannot be read, they are left out."""
+    """Writes the records of a recorder, in a thread of its own. If the values of a step cannot be
+    read, they are left out.
+    """
 
-    def __init__(self, file: RecordFile, *, rank: int, worst_samples: int, data: Mapping[str, Any]) -> None:
+    def __init__(
+        self, file: RecordFile, *, rank: int, worst_samples: int, data: Mapping[str, Any]
+    ) -> None:
         """`data` describes the datasets; it is written before the first record."""
         self._file = file
         self._rank = rank
         self._worst_samples = worst_samples
         self._data = data
-        self.thread = WritingThread("sonde-spikes")
-        """The thread that creates and writes the records."""
+        self.worker = Worker("sonde-spikes", on_error=_log_error)
+        """Creates and writes the records."""
 
     def begin(self, event: Event, entries: Iterable[StepEntry]) -> None:
         """Write an event that begins with the last entry, with the tokens of its worst samples."""
 
         def make(entries: list[StepEntry]) -> dict[str, Any]:
             steps = [entry.as_record() for entry in entries]
-            tokens = entries[-1].worst_tokens(steps[-1]["sample_losses"], self._worst_samples) if entries else []
-            return {"event": asdict(event), "generators": digests_now(), "steps": steps, "tokens": tokens}
+            tokens = (
+                entries[-1].worst_tokens(steps[-1]["sample_losses"], self._worst_samples)
+                if entries
+                else []
+            )
+            return {
+                "event": asdict(event),
+                "generators": digests_now(),
+                "steps": steps,
+                "tokens": tokens,
+            }
 
         self._write(SPIKE, event.first_step, make, entries)
 
@@ -281,19 +314,30 @@ class SpikeWriter:
         """Write an event that is over, or was cut off by the end of the run."""
 
         def make(entries: list[StepEntry]) -> dict[str, Any]:
-            return {"over": over, "event": asdict(event), "steps": [entry.as_record() for entry in entries]}
+            return {
+                "over": over,
+                "event": asdict(event),
+                "steps": [entry.as_record() for entry in entries],
+            }
 
         self._write(SPIKE_END, event.first_step, make, entries)
 
     def samples(self, event: SampleEvent, entry: StepEntry) -> None:
         """Write the outlying samples of a step."""
-        # Read their tokens now, if no device holds them: the step may still become a spike, which needs them itself.
+        # Read their tokens now, if no device holds them: the step may still become a spike, which
+        # needs them itself.
         is_here = not is_tensor(entry.token_losses) or entry.token_losses.is_cpu
-        tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]} if is_here else {}
+        tokens = (
+            {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
+            if is_here
+            else {}
+        )
 
         def make(_: list[StepEntry]) -> dict[str, Any]:
             told = entry.as_record()
-            ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
+            ids = told["sample_ids"] or []
+            losses = told["sample_losses"]
+            counts = told["token_counts"]
             samples = [
                 {
                     "row": row,
@@ -311,18 +355,21 @@ class SpikeWriter:
         self._write(SAMPLE, event.step, make)
 
     def _write(self, kind: str, step: int, make: _Make, entries: Iterable[StepEntry] = ()) -> None:
-        self.thread.do(self._write_now, self._head(kind, step=step), make, list(entries))
+        head = self._head(kind, step=step)
+        self.worker.do(partial(self._write_now, head, make, list(entries)))
 
     def _head(self, kind: str, **place: int) -> dict[str, Any]:
         return {"type": kind, "version": VERSION, **place, "time": time.time(), "rank": self._rank}
 
     def _write_now(self, head: dict[str, Any], make: _Make, entries: list[StepEntry]) -> None:
-        data, self._data = self._data, {}
+        data = self._data
+        self._data = {}
         if data:
             self._file.append({**self._head(SPIKE_DATA), "datasets": data})
         try:
             record = {**head, **make(entries)}
-        except Exception as error:  # noqa: BLE001  a user's value may fail in any way: the event itself is still written
+        except Exception as error:  # noqa: BLE001
+            # a user's value may fail in any way: the event itself is still written
             _logger.warning("a loss spike is recorded without its samples: %r", error)
             if not entries:
                 return

@@ -1,5 +1,5 @@
+from sonde.texts.pairs import find_pair_signs as find_pair_signs
 from sonde.texts.pairs import pair_profile_of as pair_profile_of
-from sonde.texts.pairs import read_pair as read_pair
 from sonde.texts.profile import profile_of as profile_of
-from sonde.texts.signs import read_text as read_text
-from sonde.texts.signs import read_texts as read_texts
+from sonde.texts.signs import find_signs as find_signs
+from sonde.texts.signs import find_signs_of_all as find_signs_of_all

@@ -1,10 +1,12 @@
-"""Audit a corpus: one pass over all texts before training, looking for the same signs that the diagnosis uses.
+"""Audit a corpus: one pass over all texts before training, looking for the same signs that the
+diagnosis uses.
 
     corpus ──a sample──> profile ─┐
-       └──pieces──workers: signs, fingerprints──in order──> counts, the clearest of each kind, duplicates
+       └──pieces──workers: signs, fingerprints──in order──> counts, the clearest of each kind,
+           duplicates
 
-Memory stays constant except for one bit per text (whether it is flagged). The result does not depend on the number of
-workers.
+Memory stays constant except for one bit per text (whether it is flagged). The result does not
+depend on the number of workers.
 """
 
 import functools
@@ -24,11 +26,18 @@ from sonde.data.text_blocks import in_order
 from sonde.errors import SettingError
 from sonde.fields import Positive, check_fields
 from sonde.texts import signs
-from sonde.texts.corpora import Corpus, Piece, Row, pieces_of, sample_of
-from sonde.texts.fingerprints import DUPLICATE, NEAR_DUPLICATE, DuplicateFinder, Fingerprints, Match, fingerprints_of
-from sonde.texts.pairs import PairProfile, pair_profile_of, read_pairs
+from sonde.texts.corpora import Corpus, Piece, TextEntry, pieces_of, sample_of
+from sonde.texts.fingerprints import (
+    DUPLICATE,
+    NEAR_DUPLICATE,
+    DuplicateFinder,
+    Fingerprints,
+    Match,
+    fingerprints_of,
+)
+from sonde.texts.pairs import PairProfile, find_signs_of_pairs, pair_profile_of
 from sonde.texts.profile import CorpusProfile, profile_of
-from sonde.texts.signs import CLEAR, Sign, read_texts
+from sonde.texts.signs import CLEAR, Sign, find_signs_of_all
 
 UNREADABLE: Final = "unreadable"
 """The kind of a record that lacks the text field it should have."""
@@ -52,7 +61,9 @@ class AuditSettings:
     near_duplicates: bool = True
     """Also look for near-duplicates."""
     similarity: _Share = 0.8
-    """Two texts are near-duplicates when they share at least this fraction of their three-word shingles."""
+    """Two texts are near-duplicates when they share at least this fraction of their three-word
+    shingles.
+    """
     piece_bytes: Positive = 2 << 20
     """How many bytes of text a worker processes at once."""
 
@@ -60,7 +71,7 @@ class AuditSettings:
         check_fields(self)
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """A text of the corpus that was flagged."""
 
     strength: float
@@ -68,7 +79,9 @@ class Finding(NamedTuple):
     kind: str
     """The kind of the text's strongest sign."""
     number: int
-    """The index of the text in the corpus, from 0: its line number, or its sample number in a data directory."""
+    """The index of the text in the corpus, from 0: its line number, or its sample number in a data
+    directory.
+    """
     text: str
     """The beginning of the text, or of source and target for a pair."""
     evidence: tuple[str, ...]
@@ -86,13 +99,17 @@ class Audit:
     num_bytes: int
     """The size of the text in bytes."""
     counts: dict[str, int]
-    """The number of flagged texts of each kind, most frequent first. A text counts once, under its strongest sign."""
-    findings: tuple[Finding, ...]
+    """The number of flagged texts of each kind, most frequent first. A text counts once, under its
+    strongest sign.
+    """
+    findings: tuple[AuditFinding, ...]
     """The strongest findings of each kind, most frequent kind first."""
     flagged: NDArray[np.int64] = field(repr=False)
     """The indices of all flagged texts, ascending."""
     samples: NDArray[np.int64] = field(repr=False)
-    """The numbers of the flagged samples, as `sonde prepare` counts them. Texts that `sonde prepare` drops are left out."""
+    """The numbers of the flagged samples, as `sonde prepare` counts them. Texts that `sonde
+    prepare` drops are left out.
+    """
     languages: tuple[str, ...]
     """The main languages of the corpus."""
 
@@ -100,7 +117,7 @@ class Audit:
 class _Found(NamedTuple):
     """What a worker found in one piece."""
 
-    findings: list[Finding]
+    findings: list[AuditFinding]
     are_samples: NDArray[np.bool_]
     num_bytes: int
     num_file_bytes: int
@@ -114,9 +131,11 @@ def audit(
     executor: Executor | None = None,
     num_under_way: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
-    on_finding: Callable[[Finding], None] | None = None,
+    on_finding: Callable[[AuditFinding], None] | None = None,
 ) -> Audit:
-    """Audit a corpus in this process or with an executor. `on_progress` receives bytes done and total bytes, `on_finding` each finding."""
+    """Audit a corpus in this process or with an executor. `on_progress` receives bytes done and
+    total bytes, `on_finding` each finding.
+    """
     settings = settings or AuditSettings()
     profile = _profile_of(corpus)
     work = functools.partial(_read, profile=profile, settings=settings)
@@ -126,8 +145,8 @@ def audit(
     with DuplicateFinder(least=settings.similarity) as finder:
         pieces = pieces_of(corpus, settings.piece_bytes)
         for found in in_order(executor, work, pieces, num_under_way=num_under_way):
-            for one in found.findings:
-                kept.add(one._replace(number=one.number + num_texts))
+            for finding in found.findings:
+                kept.add(finding._replace(number=finding.number + num_texts))
             are_samples.append(found.are_samples)
             finder.add(found.marks)
             num_texts += len(found.are_samples)
@@ -147,23 +166,37 @@ def audit(
         counts=dict(kept.counts.most_common()),
         findings=tuple(_with_texts(kept.ranked(), pieces, map(len, are_samples))),
         flagged=flagged,
-        samples=(np.cumsum(is_sample) - 1)[flagged[is_sample[flagged]]] if len(flagged) else flagged,
-        languages=profile.target.languages if isinstance(profile, PairProfile) else profile.languages,
+        samples=(np.cumsum(is_sample) - 1)[flagged[is_sample[flagged]]]
+        if len(flagged)
+        else flagged,
+        languages=profile.target.languages
+        if isinstance(profile, PairProfile)
+        else profile.languages,
     )
 
 
 def _profile_of(corpus: Corpus) -> CorpusProfile | PairProfile:
     rows = sample_of(corpus, _NUM_SAMPLED)
-    if rows and corpus.form == "text" and sum(row.fault == "bad UTF-8" for row in rows) > _BROKEN_FILE * len(rows):
+    if (
+        rows
+        and corpus.form == "text"
+        and sum(row.fault == "bad UTF-8" for row in rows) > _BROKEN_FILE * len(rows)
+    ):
         raise SettingError(
             f"{corpus.paths[0]} is no UTF-8 text",
             cause="most of its lines cannot be decoded",
             hint="convert it with `iconv`",
         )
-    texts = [[text[:_MAX_READ] for text in row.texts] for row in rows if not row.fault and row.texts[0].strip()]
+    texts = [
+        [text[:_MAX_READ] for text in row.texts]
+        for row in rows
+        if not row.fault and row.texts[0].strip()
+    ]
     if rows and not texts and corpus.form == "jsonl":
         raise SettingError(
-            f"{corpus.paths[0]} holds no text", cause=rows[0].fault, hint="--field names the field that does"
+            f"{corpus.paths[0]} holds no text",
+            cause=rows[0].fault,
+            hint="--field names the field that does",
         )
     if corpus.is_parallel:
         return pair_profile_of([text[0] for text in texts], [text[1] for text in texts])
@@ -173,15 +206,20 @@ def _profile_of(corpus: Corpus) -> CorpusProfile | PairProfile:
 def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
     """Return the findings, sizes and fingerprints of one piece."""
     rows = piece.read(slice(None))
-    sides = [[row.texts[side] for row in rows] for side in range(len(rows[0].texts))] if rows else [[]]
+    sides = (
+        [[row.texts[side] for row in rows] for side in range(len(rows[0].texts))] if rows else [[]]
+    )
     cut = [[text[:_MAX_READ] for text in side] for side in sides]
     if isinstance(profile, PairProfile):
-        read = read_pairs(cut[0], cut[-1], profile)
-        found = [sorted((*one.pair, *one.source, *one.target), key=lambda sign: -sign.strength) for one in read]
+        read = find_signs_of_pairs(cut[0], cut[-1], profile)
+        found = [
+            sorted((*one.pair, *one.source, *one.target), key=lambda sign: -sign.strength)
+            for one in read
+        ]
     else:
-        found = read_texts(cut[0], profile)
+        found = find_signs_of_all(cut[0], profile)
     findings = [
-        Finding(sign.strength, sign.kind, number, _shown(row), sign.evidence)
+        AuditFinding(sign.strength, sign.kind, number, _shown(row), sign.evidence)
         for number, (row, of_row) in enumerate(zip(rows, found, strict=True))
         if (sign := _clearest(row, of_row)) is not None and sign.strength >= settings.least
     ]
@@ -195,7 +233,7 @@ def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSet
     )
 
 
-def _clearest(row: Row, found: Sequence[Sign]) -> Sign | None:
+def _clearest(row: TextEntry, found: Sequence[Sign]) -> Sign | None:
     if row.fault == OVER_LONG_LINE:
         return Sign(signs.OVER_LONG, 1.0, (f"a line of {row.num_bytes:,} characters",))
     if row.fault and not found:
@@ -203,26 +241,28 @@ def _clearest(row: Row, found: Sequence[Sign]) -> Sign | None:
     return found[0] if found else None
 
 
-def _shown(row: Row) -> str:
+def _shown(row: TextEntry) -> str:
     return " → ".join(text[: _MAX_SHOWN // len(row.texts)] for text in row.texts)
 
 
-def _of_match(match: Match) -> Finding:
+def _of_match(match: Match) -> AuditFinding:
     kind = DUPLICATE if match.similarity == 1 else NEAR_DUPLICATE
     said = "the same as" if kind == DUPLICATE else f"{match.similarity:.0%} of it is also in"
-    return Finding(match.similarity, kind, match.text, "", (f"{said} text {match.earlier + 1:,}",))
+    return AuditFinding(
+        match.similarity, kind, match.text, "", (f"{said} text {match.earlier + 1:,}",)
+    )
 
 
 class _Kept:
     """Counts all findings and keeps the strongest of each kind."""
 
-    def __init__(self, on_finding: Callable[[Finding], None] | None) -> None:
+    def __init__(self, on_finding: Callable[[AuditFinding], None] | None) -> None:
         self.counts: Counter[str] = Counter()
         self.numbers: set[int] = set()
         self._on_finding = on_finding
-        self._heaps: dict[str, list[tuple[float, int, Finding]]] = {}
+        self._heaps: dict[str, list[tuple[float, int, AuditFinding]]] = {}
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: AuditFinding) -> None:
         """Add a finding; later findings about the same text are ignored."""
         if finding.number in self.numbers:
             return
@@ -235,15 +275,24 @@ class _Kept:
         if self._on_finding:
             self._on_finding(finding)
 
-    def ranked(self) -> list[Finding]:
+    def ranked(self) -> list[AuditFinding]:
         """Return the strongest findings of each kind, most frequent kind first."""
-        return [one for kind, _ in self.counts.most_common() for *_, one in sorted(self._heaps[kind], reverse=True)]
+        return [
+            one
+            for kind, _ in self.counts.most_common()
+            for *_, one in sorted(self._heaps[kind], reverse=True)
+        ]
 
 
-def _with_texts(findings: Sequence[Finding], pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[Finding]:
-    """Yield the findings with the texts of duplicates, which are read again. `sizes` are the numbers of rows in `pieces`."""
+def _with_texts(
+    findings: Sequence[AuditFinding], pieces: Iterable[Piece], sizes: Iterable[int]
+) -> Iterator[AuditFinding]:
+    """Yield the findings with the texts of duplicates, which are read again. `sizes` are the
+    numbers of rows in `pieces`.
+    """
     texts: dict[int, str] = {}
-    wanted, start = {one.number for one in findings if one.kind in (DUPLICATE, NEAR_DUPLICATE)}, 0
+    wanted = {finding.number for finding in findings if finding.kind in (DUPLICATE, NEAR_DUPLICATE)}
+    start = 0
     for piece, size in zip(pieces, sizes, strict=False):
         here = [number - start for number in wanted if start <= number < start + size]
         rows = piece.read(here) if here else []
@@ -251,4 +300,6 @@ def _with_texts(findings: Sequence[Finding], pieces: Iterable[Piece], sizes: Ite
         start += size
         if len(texts) == len(wanted):
             break
-    yield from (one._replace(text=texts.get(one.number, one.text)) for one in findings)
+    yield from (
+        finding._replace(text=texts.get(finding.number, finding.text)) for finding in findings
+    )

@@ -1,8 +1,9 @@
-"""Read a corpus piece by piece: text files, parallel text files, JSON Lines, or a data directory made by `sonde prepare`.
+"""Read a corpus piece by piece: text files, parallel text files, JSON Lines, or a data directory
+made by `sonde prepare`.
 
-A `Piece` knows where its texts are, and the worker reads them itself. Only compressed and parallel files, which must be
-read from the start or side by side, carry their bytes in the piece. Sending pieces to other processes is therefore
-cheap, and a corpus of any size is read in constant memory.
+A `Piece` knows where its texts are, and the worker reads them itself. Only compressed and parallel
+files, which must be read from the start or side by side, carry their bytes in the piece. Sending
+pieces to other processes is therefore cheap, and a corpus of any size is read in constant memory.
 """
 
 import functools
@@ -42,9 +43,13 @@ class Corpus:
     paths: tuple[Path, ...]
     """One file, two files for parallel texts (source first), or a data directory."""
     name: str = "train"
-    """The name for its samples in a skip list: the split of a data directory, `train` for parallel texts, otherwise the file name."""
+    """The name for its samples in a skip list: the split of a data directory, `train` for parallel
+    texts, otherwise the file name.
+    """
     fields: tuple[str, ...] = ()
-    """The JSON fields that hold the text, or the source and the target. Dots address nested objects."""
+    """The JSON fields that hold the text, or the source and the target. Dots address nested
+    objects.
+    """
 
     @property
     def is_parallel(self) -> bool:
@@ -62,15 +67,20 @@ class Corpus:
         """The size of the files in bytes."""
         if self.form == "data":
             directory = DataDirectory(self.paths[0])
-            return sum(directory.tokens(self.name, one).flat.nbytes for one in directory.languages(self.name))
+            return sum(
+                directory.tokens(self.name, language).flat.nbytes
+                for language in directory.languages(self.name)
+            )
         return sum(path.stat().st_size for path in self.paths)
 
 
-class Row(NamedTuple):
+class TextEntry(NamedTuple):
     """One text or pair of a corpus."""
 
     is_sample: bool
-    """Whether `sonde prepare` makes a sample of it. Empty, over-long and broken lines are not samples."""
+    """Whether `sonde prepare` makes a sample of it. Empty, over-long and broken lines are not
+    samples.
+    """
     texts: tuple[str, ...]
     """The text, or source and target. Over-long texts are truncated."""
     num_bytes: int
@@ -79,13 +89,17 @@ class Row(NamedTuple):
     """Why the text could not be read, if so."""
 
 
-def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str | None = None) -> Corpus:
+def open_corpus(
+    paths: Sequence[Path], *, fields: Sequence[str] = (), split: str | None = None
+) -> Corpus:
     """Return the corpus at these paths. Raises `SettingError` early if they are not a corpus."""
     if len(paths) == 1 and paths[0].is_dir():
         directory = DataDirectory(paths[0])
         name = split or next(iter(directory.splits))
         if not 1 <= len(directory.languages(name)) <= 2:
-            raise SettingError(f"{paths[0]} has {len(directory.languages(name))} languages, not one or two")
+            raise SettingError(
+                f"{paths[0]} has {len(directory.languages(name))} languages, not one or two"
+            )
         return Corpus(form="data", paths=tuple(paths), name=name)
     if not 1 <= len(paths) <= 2:
         raise SettingError(f"an audit reads one file, or two for parallel texts, not {len(paths)}")
@@ -96,19 +110,27 @@ def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str
         except OSError as error:
             raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
         if start in _UTF16:
-            raise SettingError(f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it")
+            raise SettingError(
+                f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it"
+            )
     suffixes = {suffix for path in paths for suffix in path.suffixes}
     if fields or suffixes & {".jsonl", ".ndjson"}:
         if len(paths) > 1 or not len(fields) <= 2:
             raise SettingError("JSON Lines are one file with one field, or two for pairs")
-        return Corpus(form="jsonl", paths=tuple(paths), name=paths[0].name, fields=tuple(fields) or ("text",))
-    return Corpus(form="text", paths=tuple(paths), name=(split or "train") if len(paths) == 2 else paths[0].name)
+        return Corpus(
+            form="jsonl", paths=tuple(paths), name=paths[0].name, fields=tuple(fields) or ("text",)
+        )
+    return Corpus(
+        form="text",
+        paths=tuple(paths),
+        name=(split or "train") if len(paths) == 2 else paths[0].name,
+    )
 
 
 class Piece(NamedTuple):
     """A part of a corpus that has not been read yet."""
 
-    read: Callable[[slice | Sequence[int]], list[Row]]
+    read: Callable[[slice | Sequence[int]], list[TextEntry]]
     """Read its rows: those of a slice, or with these numbers. It can be sent to another process."""
     num_file_bytes: int
     """How many bytes of the corpus's files this piece covers."""
@@ -120,8 +142,11 @@ def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
     """Yield all pieces of a corpus, in order."""
     if corpus.form == "data":
         directory = DataDirectory(corpus.paths[0])
-        files = [directory.tokens(corpus.name, language) for language in directory.languages(corpus.name)]
-        num, num_bytes = min(map(len, files)), sum(tokens.flat.nbytes for tokens in files)
+        files = [
+            directory.tokens(corpus.name, language) for language in directory.languages(corpus.name)
+        ]
+        num = min(map(len, files))
+        num_bytes = sum(tokens.flat.nbytes for tokens in files)
         read = functools.partial(_read_samples, str(corpus.paths[0].absolute()), corpus.name)
         step = max(int(piece_bytes * num / max(num_bytes, 1) / 2), 1)
         for start in range(0, num, step):
@@ -136,7 +161,9 @@ def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
             yield Piece(read, block.num_file_bytes, is_streamed=block.content is not None)
 
 
-def _read_block(block: TextBlock, fields: Sequence[str], wanted: slice | Sequence[int]) -> list[Row]:
+def _read_block(
+    block: TextBlock, fields: Sequence[str], wanted: slice | Sequence[int]
+) -> list[TextEntry]:
     content = read_block(block)
     if not fields:
         return _read_lines([content], wanted)
@@ -144,20 +171,30 @@ def _read_block(block: TextBlock, fields: Sequence[str], wanted: slice | Sequenc
     return [_read_record(lines[number], fields) for number in _chosen(len(lines), wanted)]
 
 
-def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> list[Row]:
+def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> list[TextEntry]:
     sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
     numbers = _chosen(len(sides[0].lines), wanted)
     chosen = [[side.lines[number] for number in numbers] for side in sides]
-    sizes = map(len, chosen[0]) if len(sides) == 1 else map(operator.add, *(map(len, side) for side in chosen))
-    # Same as calling Row(), in a third of the time; this dominates the cost of reading.
+    sizes = (
+        map(len, chosen[0])
+        if len(sides) == 1
+        else map(operator.add, *(map(len, side) for side in chosen))
+    )
+    # Same as calling TextEntry(), in a third of the time; this dominates the cost of reading.
     fields = zip(itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
-    rows: list[Row] = list(map(tuple.__new__, itertools.repeat(Row), fields))
-    faults = {line: BAD_KINDS[side.wrong[line] - 1] for side in sides for line in np.flatnonzero(side.wrong).tolist()}
+    rows: list[TextEntry] = list(map(tuple.__new__, itertools.repeat(TextEntry), fields))
+    faults = {
+        line: BAD_KINDS[side.wrong[line] - 1]
+        for side in sides
+        for line in np.flatnonzero(side.wrong).tolist()
+    }
     for place, number in enumerate(numbers) if faults else ():
         kind = faults.get(number)
         if kind is not None:
             texts = tuple(text[:_MAX_LINE_BYTES] for text in rows[place].texts)
-            rows[place] = rows[place]._replace(is_sample=False, texts=texts, fault="" if kind == EMPTY else kind)
+            rows[place] = rows[place]._replace(
+                is_sample=False, texts=texts, fault="" if kind == EMPTY else kind
+            )
     return rows
 
 
@@ -165,8 +202,10 @@ def _chosen(number: int, wanted: slice | Sequence[int]) -> Sequence[int]:
     return range(number)[wanted] if isinstance(wanted, slice) else wanted
 
 
-def sample_of(corpus: Corpus, num: int) -> list[Row]:
-    """Return about `num` rows spread over the corpus; compressed and parallel files are sampled from their beginning only."""
+def sample_of(corpus: Corpus, num: int) -> list[TextEntry]:
+    """Return about `num` rows spread over the corpus; compressed and parallel files are sampled
+    from their beginning only.
+    """
     pieces = pieces_of(corpus, _PROBE_BYTES)
     first = next(pieces, None)
     if first is None:
@@ -182,17 +221,23 @@ def sample_of(corpus: Corpus, num: int) -> list[Row]:
 
 def _side_by_side(paths: Sequence[Path], piece_bytes: int) -> Iterator[tuple[list[bytes], int]]:
     """Yield the same number of lines from two files, and how many bytes they have."""
-    pairs, num_bytes = list[tuple[bytes, ...]](), 0
-    for number, pair in enumerate(itertools.zip_longest(*(_lines(path.absolute(), piece_bytes) for path in paths))):
+    pairs = list[tuple[bytes, ...]]()
+    num_bytes = 0
+    for number, pair in enumerate(
+        itertools.zip_longest(*(_lines(path.absolute(), piece_bytes) for path in paths))
+    ):
         if None in pair:
             longer, shorter = paths if pair[1] is None else paths[::-1]
             hint = "the texts of a pair have a line for each line of the other"
-            raise SettingError(f"{longer} has more lines than {shorter}, which has {number:,}", hint=hint)
+            raise SettingError(
+                f"{longer} has more lines than {shorter}, which has {number:,}", hint=hint
+            )
         pairs.append(pair)
         num_bytes += len(pair[0]) + len(pair[1]) + 2
         if num_bytes >= piece_bytes:
             yield _sides(pairs), num_bytes
-            pairs, num_bytes = [], 0
+            pairs = []
+            num_bytes = 0
     if pairs:
         yield _sides(pairs), num_bytes
 
@@ -206,34 +251,47 @@ def _lines(path: Path, piece_bytes: int) -> Iterator[bytes]:
         yield from read_block(block).removesuffix(b"\n").split(b"\n")
 
 
-def _read_record(line: bytes, fields: Sequence[str]) -> Row:
-    texts, fault = list[str](), ""
+def _read_record(line: bytes, fields: Sequence[str]) -> TextEntry:
+    texts = list[str]()
+    fault = ""
     try:
         record = orjson.loads(line)
     except ValueError:
-        record, fault = None, "it is no JSON"
+        record = None
+        fault = "it is no JSON"
     for name in fields:
         found = functools.reduce(
-            lambda value, part: value.get(part) if isinstance(value, dict) else None, name.split("."), record
+            lambda value, part: value.get(part) if isinstance(value, dict) else None,
+            name.split("."),
+            record,
         )
         if not isinstance(found, str):
             fault = fault or f"it has no text in a field {name!r}"
             texts = [line[:200].decode(errors="replace")] * len(fields)
             break
         texts.append(found[:_MAX_LINE_BYTES])
-    return Row(True, tuple(texts), len(line), fault)
+    return TextEntry(True, tuple(texts), len(line), fault)
 
 
-def _read_samples(path: str, split: str, samples: range, wanted: slice | Sequence[int]) -> list[Row]:
-    files, rows = _opened(path, split), list[Row]()
+def _read_samples(
+    path: str, split: str, samples: range, wanted: slice | Sequence[int]
+) -> list[TextEntry]:
+    files = _opened(path, split)
+    rows = list[TextEntry]()
     for place in _chosen(len(samples), wanted):
         number = samples[place]
-        texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens, tokenizer in files)
-        rows.append(Row(True, texts, sum(map(len, texts))))
+        texts = tuple(
+            tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES])
+            for tokens, tokenizer in files
+        )
+        rows.append(TextEntry(True, texts, sum(map(len, texts))))
     return rows
 
 
 @functools.lru_cache(maxsize=2)
 def _opened(path: str, split: str) -> list[tuple[TokenFile, Tokenizer]]:
     directory = DataDirectory(path)
-    return [(directory.tokens(split, one), directory.tokenizer(one)) for one in directory.languages(split)]
+    return [
+        (directory.tokens(split, language), directory.tokenizer(language))
+        for language in directory.languages(split)
+    ]

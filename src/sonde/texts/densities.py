@@ -1,7 +1,9 @@
-"""How much of a text is markup, code, table or log, measured by characteristic patterns; how much is mojibake; how much repeats itself.
+"""How much of a text is markup, code, table or log, measured by characteristic patterns; how much
+is mojibake; how much repeats itself.
 
-A regular expression finds the marks of each kind. The share is either the fraction of characters that the marks cover
-or the number of marks per word. Which share is unusual depends on the corpus: see `signs`.
+A regular expression finds the marks of each kind. The share is either the fraction of characters
+that the marks cover or the number of marks per word. Which share is unusual depends on the corpus:
+see `signs`.
 """
 
 import operator
@@ -19,13 +21,17 @@ _CODE: Final = re.compile(
     r"\b(?:def|return|import|elif|lambda|function|const|void|static|public|private|struct|enum|typedef|printf|println|"
     r"async|await|null|NULL|nullptr|SELECT|FROM|WHERE|INSERT|INTO|VALUES|UPDATE|endif|fi|esac|echo|self|var|let|int|bool|char|str|len|range)\b(?=\s*[\w(.:;={*&\[<'\"]|$)|"
     r"[=!<>+*/|&-]=|=>|->|::|&&|\|\||\+\+|//\s|/\*|\*/|#include|#define|\w\(\)|\w\(\w*[,)=\[('\"]|\)\s*[{;:]|[;{}]\s*$|[;{}](?=\s)|\w\[\w*\]|"
-    r"\b[a-z]+_[a-z_]+\b|\b[a-z]+[A-Z]\w+\b|\$\{?\w+|\w\.\w+\(|\s=\s|--\w+|\"\w+\"\s*:|\bfor \w+ in \w|\bif (?:not )?\w+ is\b|[=(]\s*\[|'\)",
+    r"\b[a-z]+_[a-z_]+\b|\b[a-z]+[A-Z]\w+\b|\$\{?\w+|\w\.\w+\(|\s=\s|--\w+|\"\w+\"\s*:|\bfor \w+ in"
+    r" \w|\bif (?:not )?\w+ is\b|[=(]\s*\[|'\)",
     re.MULTILINE,
 )
-_CELLS: Final = re.compile(r"\t|\s?\|\s?|(?<=[\w\"'])[,;](?=[\w\"'-])|(?<![\w.:/-])[-+]?\d[\d.,]*%?(?![\w:/]|-\d)")
+_CELLS: Final = re.compile(
+    r"\t|\s?\|\s?|(?<=[\w\"'])[,;](?=[\w\"'-])|(?<![\w.:/-])[-+]?\d[\d.,]*%?(?![\w:/]|-\d)"
+)
 _LOG: Final = re.compile(
     r"\b\d{1,4}[-/]\d{1,2}[-/]\d{1,4}(?:T|\b)|\b\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?|\b(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|FATAL|CRITICAL|NOTICE)\b|"
-    r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b0x[0-9a-fA-F]{4,}\b|\w\[\d{1,6}\]|\bpid[ =]\d+|\b\w+=\S+|\b(?:GET|POST|PUT|DELETE|HEAD) /|\bat [\w.$]+\([\w.:]+\)|"
+    r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b0x[0-9a-fA-F]{4,}\b|\w\[\d{1,6}\]|\bpid["
+    r" =]\d+|\b\w+=\S+|\b(?:GET|POST|PUT|DELETE|HEAD) /|\bat [\w.$]+\([\w.:]+\)|"
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-|\bline \d+, in\b|\bTraceback\b"
 )
 _MIXED: Final = re.compile(r"\b(?=\w*\d)(?=\w*[a-z])\w{4,}\b", re.IGNORECASE)
@@ -62,7 +68,9 @@ class Density(NamedTuple):
     pattern: re.Pattern[str]
     """A pattern that matches the marks."""
     per_word: bool
-    """Whether the share is marks per word. Otherwise it is the fraction of characters that the marks cover."""
+    """Whether the share is marks per word. Otherwise it is the fraction of characters that the
+    marks cover.
+    """
     floor: float
     """A smaller share is not a clear sign."""
     least: float
@@ -76,7 +84,11 @@ class Density(NamedTuple):
         if not found:
             return Marks(0, 0.0, "")
         num_words = max(len(text.split()), len(text) / 8)  # some scripts have no spaces
-        share = len(found) / (num_words + 4) if self.per_word else sum(map(len, found)) / (len(text) + 20)
+        share = (
+            len(found) / (num_words + 4)
+            if self.per_word
+            else sum(map(len, found)) / (len(text) + 20)
+        )
         return Marks(len(found), min(share, 1.0), max(found[:50], key=len).strip())
 
 
@@ -91,7 +103,9 @@ DENSITIES: Final = (
 
 
 def misdecoded_share(text: str) -> tuple[int, float, str]:
-    """Return the count, the share and an example of sequences that look like UTF-8 decoded as Latin-1, Windows-1252 or Windows-1251."""
+    """Return the count, the share and an example of sequences that look like UTF-8 decoded as
+    Latin-1, Windows-1252 or Windows-1251.
+    """
     found = [match.span() for match in _MISREAD.finditer(text.translate(_WINDOWS))]
     if not found:
         return 0, 0.0, ""
@@ -104,11 +118,15 @@ class Repeated(NamedTuple):
     share: float
     """The fraction of items that equal the one a period earlier, from 0 to 1."""
     period: int
-    """The distance between an item and its repetition, for the period with the greatest share (the shortest of equals)."""
+    """The distance between an item and its repetition, for the period with the greatest share (the
+    shortest of equals).
+    """
 
 
 def repeated_share(items: Sequence[object]) -> Repeated:
-    """Return the fraction of the items that equal the item one period earlier, for the period with the greatest share."""
+    """Return the fraction of the items that equal the item one period earlier, for the period with
+    the greatest share.
+    """
     items = items[:_MAX_ITEMS]
     best = Repeated(0.0, 1)
     for period in _candidates(items):
@@ -120,7 +138,9 @@ def repeated_share(items: Sequence[object]) -> Repeated:
 
 
 def _candidates(items: Sequence[object]) -> list[int]:
-    """Return the periods worth trying, shortest first: the most frequent distances between equal runs of items."""
+    """Return the periods worth trying, shortest first: the most frequent distances between equal
+    runs of items.
+    """
     last: dict[tuple[object, ...], int] = {}
     distances: Counter[int] = Counter()
     for place in range(len(items) - _RUN + 1):

@@ -1,8 +1,9 @@
-"""Find exact and near duplicates anywhere in a corpus (MinHash over three-word shingles with locality-sensitive hashing).
+"""Find exact and near duplicates anywhere in a corpus (MinHash over three-word shingles with
+locality-sensitive hashing).
 
-`fingerprints_of` computes 64 MinHash values per text, vectorized over many texts. `DuplicateFinder` writes them to
-disk, partitioned by hash, and compares one partition at a time, so memory does not grow with the corpus. It needs 544
-bytes of disk per text.
+`fingerprints_of` computes 64 MinHash values per text, vectorized over many texts. `DuplicateFinder`
+writes them to disk, partitioned by hash, and compares one partition at a time, so memory does not
+grow with the corpus. It needs 544 bytes of disk per text.
 """
 
 import hashlib
@@ -40,7 +41,9 @@ class Fingerprints(NamedTuple):
     exact: NDArray[np.uint64]
     """A hash of each whole text; 0 for texts without letters or digits."""
     minima: NDArray[np.uint32]
-    """The MinHash values, (texts, 64). All zero for texts too short to compare; no rows if near-duplicates are not wanted."""
+    """The MinHash values, (texts, 64). All zero for texts too short to compare; no rows if
+    near-duplicates are not wanted.
+    """
 
 
 class Match(NamedTuple):
@@ -51,7 +54,9 @@ class Match(NamedTuple):
     earlier: int
     """The index of the earlier text."""
     similarity: float
-    """1 for an exact duplicate, otherwise the estimated Jaccard similarity of the shingles, at most 0.99."""
+    """1 for an exact duplicate, otherwise the estimated Jaccard similarity of the shingles, at most
+    0.99.
+    """
 
 
 def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
@@ -66,7 +71,8 @@ def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
         runs = words.hashes[: -_RUN + 1].copy()
         for offset in range(1, _RUN):
             runs = (runs * _MIX) ^ words.hashes[offset : len(words.hashes) - _RUN + 1 + offset]
-        runs, of_run = runs[inside] * _MIX, words.text_of_word[: -_RUN + 1][inside]
+        runs = runs[inside] * _MIX
+        of_run = words.text_of_word[: -_RUN + 1][inside]
         starts = np.flatnonzero(np.diff(of_run, prepend=-1))
         for place in range(_NUM_MINIMA):
             hashed = ((runs * _FACTORS[place] + _OFFSETS[place]) >> np.uint64(32)).astype(np.uint32)
@@ -117,13 +123,17 @@ class DuplicateFinder:
         self._put("bands", keys.ravel(), np.repeat(numbers[comparable], _BANDS))
 
     def matches(self) -> Iterator[Match]:
-        """Yield each text that already occurs earlier in the corpus once, in no particular order."""
+        """Yield each text that already occurs earlier in the corpus once, in no particular
+        order.
+        """
         done = np.zeros(self._num_texts, bool)
         for part in range(_NUM_PARTS):
             for first, other in _pairs(self._file(f"exact-{part}")):
                 fresh = ~done[other]
                 done[other] = True
-                yield from map(Match, other[fresh].tolist(), first[fresh].tolist(), [1.0] * int(fresh.sum()))
+                yield from map(
+                    Match, other[fresh].tolist(), first[fresh].tolist(), [1.0] * int(fresh.sum())
+                )
         if "minima" not in self._files:
             return
         self._file("minima").flush()
@@ -131,13 +141,18 @@ class DuplicateFinder:
         for part in range(_NUM_PARTS):
             for first, other in _pairs(self._file(f"bands-{part}")):
                 fresh = ~done[other]
-                first, other = first[fresh], other[fresh]
+                first = first[fresh]
+                other = other[fresh]
                 similarity = np.mean(minima[first] == minima[other], axis=1)
                 similar = np.flatnonzero(similarity >= self._least)
                 for place in similar.tolist():
                     if not done[other[place]]:
                         done[other[place]] = True
-                        yield Match(int(other[place]), int(first[place]), min(float(similarity[place]), 0.99))
+                        yield Match(
+                            int(other[place]),
+                            int(first[place]),
+                            min(float(similarity[place]), 0.99),
+                        )
 
     def _file(self, name: str) -> BinaryIO:
         if name not in self._files:
@@ -152,11 +167,15 @@ class DuplicateFinder:
         order = np.argsort(parts, kind="stable")
         bounds = np.searchsorted(parts[order], np.arange(_NUM_PARTS + 1))
         for part in np.unique(parts).tolist():
-            self._file(f"{kind}-{part}").write(entries[order[bounds[part] : bounds[part + 1]]].tobytes())
+            self._file(f"{kind}-{part}").write(
+                entries[order[bounds[part] : bounds[part + 1]]].tobytes()
+            )
 
 
 def _pairs(file: BinaryIO) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield pairs of texts with the same key, each text with the first and with the previous one, a million at a time."""
+    """Yield pairs of texts with the same key, each text with the first and with the previous one, a
+    million at a time.
+    """
     file.seek(0)
     entries = np.frombuffer(file.read(), _ENTRY)
     entries = entries[np.lexsort((entries["text"], entries["key"]))]

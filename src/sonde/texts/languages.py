@@ -1,7 +1,8 @@
-"""Identify the language of a text from function words and script; good enough to notice text that is not in the corpus's language.
+"""Identify the language of a text from function words and script; good enough to notice text that
+is not in the corpus's language.
 
-Latin-script languages are recognized by about two dozen function words each, which make up a quarter to a half of
-running text. Other languages are recognized by their script.
+Latin-script languages are recognized by about two dozen function words each, which make up a
+quarter to a half of running text. Other languages are recognized by their script.
 """
 
 import math
@@ -22,38 +23,89 @@ def _table(pairs: str) -> dict[str, str]:
 
 
 FUNCTION_WORDS: Final = {
-    "en": "the of and to a in is it for that on with as be this are was not by or from if an have will can he you they his",
-    "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an er hat aus sie nach bei um wird war noch einen einem nur wie über",
-    "fr": "le la les de des et en un une du est que qui dans pour pas sur au avec ce il elle sont plus par ne se son sa ou mais nous vous leur",
-    "es": "el la los las de y en que un una es se no por con para del al su lo como más pero sus le ya o este esta porque muy sin sobre",
-    "it": "il la le di e che un una è per in non con del della dei si sono da al lo gli come più ma anche alla nel nella dal su ha questo",
-    "pt": "o a os as de e que em um uma é se não por com para do da dos das ao no na mais como mas foi sua seu ou quando muito",
-    "nl": "de het een en van in is dat op te zijn met voor niet aan er om hij ook als maar bij door naar uit nog wordt haar wat deze dan",
-    "sv": "och att det i en som på är av för med den till inte har de om ett han var men sig från så vi kan när hade hon eller",
-    "da": "og at det i en som på er af for med den til ikke har de om et han var men sig fra så vi kan når havde hun eller der",
-    "pl": "i w na z się nie do to że jest o jak po co ale od za przez są dla tym tylko jego już był czy ich oraz który która",
-    "cs": "a v se na je že to s z do o k i ale za by jako po pro jsou jeho tak už byl od jen nebo když která který při",
-    "fi": "ja on ei se että oli hän mutta kun niin kuin joka myös ovat sen tai ole jos sekä vain mitä hänen tämä siitä minä nyt",
-    "hu": "a az és hogy nem is egy ez meg volt de csak van ha már mint azt még ki el vagy mert minden lehet nagyon ezt kell",
-    "tr": "ve bir bu da de için ile çok daha gibi olan var ne o ama en kadar sonra değil her olarak mi ki ben",
-    "ro": "și de a în la cu o un nu pe că din este care pentru mai sau se ce sunt al ale lui prin fi dar",
-    "id": "yang dan di ini itu dengan untuk dari pada tidak dalam adalah akan ke oleh juga sebagai karena ada mereka saya bisa atau kami",
+    "en": (
+        "the of and to a in is it for that on with as be this are was not by or from if an have"
+        " will can he you they his"
+    ),
+    "de": (
+        "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es"
+        " an er hat aus sie nach bei um wird war noch einen einem nur wie über"
+    ),
+    "fr": (
+        "le la les de des et en un une du est que qui dans pour pas sur au avec ce il elle sont"
+        " plus par ne se son sa ou mais nous vous leur"
+    ),
+    "es": (
+        "el la los las de y en que un una es se no por con para del al su lo como más pero sus le"
+        " ya o este esta porque muy sin sobre"
+    ),
+    "it": (
+        "il la le di e che un una è per in non con del della dei si sono da al lo gli come più ma"
+        " anche alla nel nella dal su ha questo"
+    ),
+    "pt": (
+        "o a os as de e que em um uma é se não por com para do da dos das ao no na mais como mas"
+        " foi sua seu ou quando muito"
+    ),
+    "nl": (
+        "de het een en van in is dat op te zijn met voor niet aan er om hij ook als maar bij door"
+        " naar uit nog wordt haar wat deze dan"
+    ),
+    "sv": (
+        "och att det i en som på är av för med den till inte har de om ett han var men sig från så"
+        " vi kan när hade hon eller"
+    ),
+    "da": (
+        "og at det i en som på er af for med den til ikke har de om et han var men sig fra så vi"
+        " kan når havde hun eller der"
+    ),
+    "pl": (
+        "i w na z się nie do to że jest o jak po co ale od za przez są dla tym tylko jego już był"
+        " czy ich oraz który która"
+    ),
+    "cs": (
+        "a v se na je že to s z do o k i ale za by jako po pro jsou jeho tak už byl od jen nebo"
+        " když která který při"
+    ),
+    "fi": (
+        "ja on ei se että oli hän mutta kun niin kuin joka myös ovat sen tai ole jos sekä vain mitä"
+        " hänen tämä siitä minä nyt"
+    ),
+    "hu": (
+        "a az és hogy nem is egy ez meg volt de csak van ha már mint azt még ki el vagy mert minden"
+        " lehet nagyon ezt kell"
+    ),
+    "tr": (
+        "ve bir bu da de için ile çok daha gibi olan var ne o ama en kadar sonra değil her olarak"
+        " mi ki ben"
+    ),
+    "ro": (
+        "și de a în la cu o un nu pe că din este care pentru mai sau se ce sunt al ale lui prin"
+        " fi dar"
+    ),
+    "id": (
+        "yang dan di ini itu dengan untuk dari pada tidak dalam adalah akan ke oleh juga sebagai"
+        " karena ada mereka saya bisa atau kami"
+    ),
 }
 """The most frequent words of languages in Latin script, by ISO 639 code."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 _TABLES: Final = {
-    code: frozenset(word for word in words.split() if len(word) > 1) for code, words in FUNCTION_WORDS.items()
+    code: frozenset(word for word in words.split() if len(word) > 1)
+    for code, words in FUNCTION_WORDS.items()
 }
 _NAMES: Final = _table(
-    "en:English de:German fr:French es:Spanish it:Italian pt:Portuguese nl:Dutch sv:Swedish da:Danish pl:Polish cs:Czech "
-    "fi:Finnish hu:Hungarian tr:Turkish ro:Romanian id:Indonesian ru:Russian uk:Ukrainian el:Greek he:Hebrew ar:Arabic "
-    "hi:Hindi th:Thai ko:Korean ja:Japanese zh:Chinese ca:Catalan no:Norwegian nb:Norwegian sk:Slovak bg:Bulgarian la:Latin "
-    "vi:Vietnamese fa:Persian hr:Croatian sl:Slovenian et:Estonian lt:Lithuanian"
+    "en:English de:German fr:French es:Spanish it:Italian pt:Portuguese nl:Dutch sv:Swedish"
+    " da:Danish pl:Polish cs:Czech fi:Finnish hu:Hungarian tr:Turkish ro:Romanian id:Indonesian"
+    " ru:Russian uk:Ukrainian el:Greek he:Hebrew ar:Arabic hi:Hindi th:Thai ko:Korean ja:Japanese"
+    " zh:Chinese ca:Catalan no:Norwegian nb:Norwegian sk:Slovak bg:Bulgarian la:Latin vi:Vietnamese"
+    " fa:Persian hr:Croatian sl:Slovenian et:Estonian lt:Lithuanian"
 )
 _CODES_OF_SCRIPTS: Final = _table(
-    "Cyrillic:ru Greek:el Hebrew:he Arabic:ar Devanagari:hi Thai:th Hangul:ko Hiragana:ja Katakana:ja CJK:zh"
+    "Cyrillic:ru Greek:el Hebrew:he Arabic:ar Devanagari:hi Thai:th Hangul:ko Hiragana:ja"
+    " Katakana:ja CJK:zh"
 )
 """The language assumed for each script when no language identification library is installed."""
 _MAX_IDENTIFIED: Final = 800
@@ -77,10 +129,12 @@ class LanguageGuess(NamedTuple):
 
 
 def identify(text: str) -> list[LanguageGuess]:
-    """Return the languages that a text may be in, most likely first; empty if the text has no letters.
+    """Return the languages that a text may be in, most likely first; empty if the text has no
+    letters.
 
-    Uses py3langid if it is installed (`torchsonde[text]`), which knows about 140 languages and is right for 98 % of
-    captions of 5 to 12 words. Otherwise uses the function words in this file (80 %).
+    Uses py3langid if it is installed (`torchsonde[text]`), which knows about 140 languages and is
+    right for 98 % of captions of 5 to 12 words. Otherwise uses the function words in this file (80
+    %).
     """
     text = text[:_MAX_IDENTIFIED]
     if not any(character.isalpha() for character in text):
@@ -106,9 +160,13 @@ def language_name(code: str) -> str:
 
 
 def margin(guesses: Sequence[LanguageGuess], own: Sequence[str]) -> float:
-    """Return log10 of how much likelier the best language outside `own` is than the best one inside; negative if one of `own` is likelier."""
-    inside = max((one.probability for one in guesses if one.language in own), default=0.0)
-    outside = max((one.probability for one in guesses if one.language not in own), default=0.0)
+    """Return log10 of how much likelier the best language outside `own` is than the best one
+    inside; negative if one of `own` is likelier.
+    """
+    inside = max((guess.probability for guess in guesses if guess.language in own), default=0.0)
+    outside = max(
+        (guess.probability for guess in guesses if guess.language not in own), default=0.0
+    )
     return math.log10((outside + _LEAST_PROBABILITY) / (inside + _LEAST_PROBABILITY))
 
 
@@ -127,7 +185,9 @@ def words_of(text: str) -> list[str]:
 
 
 def language_shares(words: Sequence[str]) -> list[tuple[str, float]]:
-    """Return the ISO 639 code of each language and the fraction of the words that are its function words, highest first."""
+    """Return the ISO 639 code of each language and the fraction of the words that are its function
+    words, highest first.
+    """
     known = [word for word in words if len(word) > 1]  # noise contains every single letter
     num = max(len(known), 5)  # with fewer words, a single match would count too much
     shares = [(code, sum(word in table for word in known) / num) for code, table in _TABLES.items()]
@@ -135,20 +195,24 @@ def language_shares(words: Sequence[str]) -> list[tuple[str, float]]:
 
 
 def plausible_share(words: Sequence[str]) -> float:
-    """Return the fraction of letter bigrams, word edges included, that occur in the function words of some language.
+    """Return the fraction of letter bigrams, word edges included, that occur in the function words
+    of some language.
 
-    About 0.9 in real text of a Latin-script language, 0.7 with its letters shuffled, 0.5 in noise. NaN if there are no
-    Latin-script words of three letters or more.
+    About 0.9 in real text of a Latin-script language, 0.7 with its letters shuffled, 0.5 in noise.
+    NaN if there are no Latin-script words of three letters or more.
     """
     counts = [_plausible_in(word) for word in words if len(word) >= 3]
-    num_found, num_pairs = sum(one[0] for one in counts), sum(one[1] for one in counts)
+    num_found = sum(count[0] for count in counts)
+    num_pairs = sum(count[1] for count in counts)
     # Few bigrams say little, so add a neutral prior.
     return (num_found + _NEUTRAL * _PRIOR) / (num_pairs + _PRIOR) if num_pairs else math.nan
 
 
 @lru_cache(maxsize=1 << 16)
 def _plausible_in(word: str) -> tuple[int, int]:
-    """Return how many letter bigrams of a Latin-script word are plausible, and how many there are."""
+    """Return how many letter bigrams of a Latin-script word are plausible, and how many there
+    are.
+    """
     if not unicodedata.name(word[0], "").startswith("LATIN"):
         return 0, 0
     pairs = _pairs(word)
@@ -157,8 +221,12 @@ def _plausible_in(word: str) -> tuple[int, int]:
 
 def _pairs(word: str) -> list[tuple[str, str]]:
     """Return the letter bigrams of a word, without accents."""
-    plain = "".join(one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one))
+    plain = "".join(
+        one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one)
+    )
     return list(pairwise(f"{_EDGE}{plain}{_EDGE}"))
 
 
-_PLAUSIBLE_PAIRS: Final = {pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word)}
+_PLAUSIBLE_PAIRS: Final = {
+    pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word)
+}

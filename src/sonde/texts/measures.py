@@ -1,9 +1,10 @@
 """Cheap statistics of thousands of texts at once, used to screen texts before a closer look.
 
-The texts are concatenated into one array of characters, and each statistic takes a few array operations over all of it,
-at tens of megabytes per second. The class (letter, digit, sign, control, …), script and case-folded form of a character
-come from tables, which are filled when a character first occurs. `settled` shrinks the shares of short texts towards
-the usual value, because five words say little.
+The texts are concatenated into one array of characters, and each statistic takes a few array
+operations over all of it, at tens of megabytes per second. The class (letter, digit, sign, control,
+…), script and case-folded form of a character come from tables, which are filled when a character
+first occurs. `settled` shrinks the shares of short texts towards the usual value, because five
+words say little.
 """
 
 import unicodedata
@@ -21,7 +22,9 @@ DIGIT: Final = 2
 SPACE: Final = 3
 PUNCTUATION: Final = 4
 SIGN: Final = 5
-"""Characters common in markup, code, tables and logs but rare in prose: < > { } [ ] = _ | and similar."""
+"""Characters common in markup, code, tables and logs but rare in prose: < > { } [ ] = _ | and
+similar.
+"""
 SYMBOL: Final = 6
 """Emoji, arrows and currency symbols."""
 CONTROL: Final = 7
@@ -30,10 +33,24 @@ BROKEN: Final = 8
 NUM_CLASSES: Final = 9
 
 SCRIPTS: Final = (
-    *("", "Other", "Latin", "Cyrillic", "Greek", "Hebrew", "Arabic", "Devanagari", "Thai", "Hangul", "Hiragana"),
+    *(
+        "",
+        "Other",
+        "Latin",
+        "Cyrillic",
+        "Greek",
+        "Hebrew",
+        "Arabic",
+        "Devanagari",
+        "Thai",
+        "Hangul",
+        "Hiragana",
+    ),
     *("Katakana", "CJK", "Armenian", "Georgian", "Bengali", "Tamil"),
 )
-"""The names of the scripts, by number. The first entry stands for everything that is not a letter."""
+"""The names of the scripts, by number. The first entry stands for everything that is not a
+letter.
+"""
 _SCRIPT_OF_NAME: Final = {name.upper(): number for number, name in enumerate(SCRIPTS) if number > 1}
 _CLASS_OF_CHARACTER: Final = {
     **dict.fromkeys("<>{}[]=_|\\/&#*^~$@%+`", SIGN),
@@ -80,12 +97,16 @@ def classes_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
 
 
 def scripts_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Return the script of each character as an index into SCRIPTS. Call `classes_of` on the characters first."""
+    """Return the script of each character as an index into SCRIPTS. Call `classes_of` on the
+    characters first.
+    """
     return _scripts[codes]
 
 
 def folded(codes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return lowercase letters, with every digit as 0 and all whitespace as a blank. Call `classes_of` on the characters first."""
+    """Return lowercase letters, with every digit as 0 and all whitespace as a blank. Call
+    `classes_of` on the characters first.
+    """
     return _folded[codes]
 
 
@@ -159,7 +180,9 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
     in_word = laid.classes <= (DIGIT if with_numbers else UPPER)
     # Where words begin and end, alternating: the last character is always a newline.
     edges = np.flatnonzero(np.diff(in_word, prepend=False))
-    starts, lengths, codes = edges[::2], np.diff(edges)[::2], laid.codes[in_word]
+    starts = edges[::2]
+    lengths = np.diff(edges)[::2]
+    codes = laid.codes[in_word]
     if not len(starts):
         return Words(np.zeros(0, np.uint64), np.zeros(0, np.int64), laid.num_texts)
     terms = folded(codes).astype(np.uint64)
@@ -176,14 +199,17 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
 def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the distinct words, ascending by hash, and the number of texts that contain each."""
     order = np.argsort(words.hashes, kind="stable")  # stable, so the texts of a word stay in order
-    hashes, texts = words.hashes[order], words.text_of_word[order]
+    hashes = words.hashes[order]
+    texts = words.text_of_word[order]
     is_new = np.ones(len(hashes), bool)
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
     return np.unique(hashes[is_new], return_counts=True)
 
 
 def places_of(values: NDArray[_Whole], known: NDArray[_Whole]) -> NDArray[np.intp]:
-    """Return the place of each value among the `known` ones, which are ascending; -1 for any other value."""
+    """Return the place of each value among the `known` ones, which are ascending; -1 for any other
+    value.
+    """
     if not len(known):
         return np.full(len(values), -1)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -191,7 +217,9 @@ def places_of(values: NDArray[_Whole], known: NDArray[_Whole]) -> NDArray[np.int
 
 
 def class_counts(laid: Characters) -> Floats:
-    """Count the characters of each class in each text, (texts, classes), without the added newlines."""
+    """Count the characters of each class in each text, (texts, classes), without the added
+    newlines.
+    """
     keys = laid.text_of_code * NUM_CLASSES + laid.classes
     flat = np.bincount(keys, minlength=laid.num_texts * NUM_CLASSES)
     counts = flat.reshape(-1, NUM_CLASSES).astype(np.float64)
@@ -200,20 +228,29 @@ def class_counts(laid: Characters) -> Floats:
 
 
 def distinct_pairs(words: Words) -> Floats:
-    """Return the fraction of word bigrams that are distinct within their text; 1 for texts with fewer than two words."""
+    """Return the fraction of word bigrams that are distinct within their text; 1 for texts with
+    fewer than two words.
+    """
     same = words.text_of_word[1:] == words.text_of_word[:-1]
     texts = words.text_of_word[1:][same]
     with np.errstate(over="ignore"):
         hashes = words.hashes[:-1][same] * _PAIR + words.hashes[1:][same]
-    # The text in the upper bits and the hash in the lower ones: sorting groups equal bigrams of the same text.
+    # The text in the upper bits and the hash in the lower ones: sorting groups equal bigrams of the
+    # same text.
     keys = np.sort((texts.astype(np.uint64) << np.uint64(40)) | (hashes >> np.uint64(24)))
     is_first = np.ones(len(keys), bool)
     is_first[1:] = keys[1:] != keys[:-1]
-    distinct = np.bincount((keys[is_first] >> np.uint64(40)).astype(np.int64), minlength=words.num_texts)
+    distinct = np.bincount(
+        (keys[is_first] >> np.uint64(40)).astype(np.int64), minlength=words.num_texts
+    )
     total = np.bincount(texts, minlength=words.num_texts)
     return np.where(total > 0, distinct / np.maximum(total, 1), 1.0)
 
 
-def settled(sums: Floats, counts: Floats | NDArray[np.int64], usual: float, weight: float) -> Floats:
-    """Return the mean of each text, shrunk towards `usual` as if `weight` more items of that value were added."""
+def settled(
+    sums: Floats, counts: Floats | NDArray[np.int64], usual: float, weight: float
+) -> Floats:
+    """Return the mean of each text, shrunk towards `usual` as if `weight` more items of that value
+    were added.
+    """
     return (sums + weight * usual) / (counts + weight)

@@ -1,13 +1,15 @@
-"""What is unusual about a source and its translation: copied, swapped, truncated or mismatched; plus the signs of each side.
+"""What is unusual about a source and its translation: copied, swapped, truncated or mismatched;
+plus the signs of each side.
 
-A pair is compared with other pairs of the same corpus: the usual length ratio of target to source, how many words the
-two usually share, how often targets end with sentence punctuation. Copied pairs are therefore no sign where copies are
-normal, as in a corpus for code repair.
+A pair is compared with other pairs of the same corpus: the usual length ratio of target to source,
+how many words the two usually share, how often targets end with sentence punctuation. Copied pairs
+are therefore no sign where copies are normal, as in a corpus for code repair.
 
-Whether the words of a target go with those of its source is learned from their co-occurrence in the corpus itself. For
-the most common content words of both sides, `Associations` has how strongly each pair is associated (Dice coefficient).
-The score of a pair of texts is the mean, over its words, of the strongest association with a word of the other side.
-This needs at least a thousand pairs to be useful; with fewer, scores are low and vary so much that nothing is unusual.
+Whether the words of a target go with those of its source is learned from their co-occurrence in the
+corpus itself. For the most common content words of both sides, `Associations` has how strongly each
+pair is associated (Dice coefficient). The score of a pair of texts is the mean, over its words, of
+the strongest association with a word of the other side. This needs at least a thousand pairs to be
+useful; with fewer, scores are low and vary so much that nothing is unusual.
 """
 
 import re
@@ -21,7 +23,16 @@ from sonde.texts import measures
 from sonde.texts.languages import identify, margin, words_of
 from sonde.texts.measures import Floats, Words, lay_out, settled, texts_of_words, words_in
 from sonde.texts.profile import CorpusProfile, Usual, profile_of, usual_of
-from sonde.texts.signs import CLEAR, EMPTY, EXPLAINS, FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG, Sign, read_texts
+from sonde.texts.signs import (
+    CLEAR,
+    EMPTY,
+    EXPLAINS,
+    FOREIGN_LANGUAGE,
+    GARBLED_TEXT,
+    OVER_LONG,
+    Sign,
+    find_signs_of_all,
+)
 
 COPIED: Final = "copied"
 SWAPPED: Final = "swapped"
@@ -45,7 +56,9 @@ _LEAST_PAIRS: Final = 100
 _STRANGERS_FOUND: Final = 0.7
 """The fraction of deliberately mismatched targets that the threshold should catch."""
 _FEW_CHARACTERS: Final = 12
-"""Added to both lengths before they are compared, because the ratio varies more for short sentences."""
+"""Added to both lengths before they are compared, because the ratio varies more for short
+sentences.
+"""
 _MAX_WORDS: Final = 1500
 """The maximum number of words per side."""
 _TOO_COMMON: Final = 0.1
@@ -67,8 +80,11 @@ class Associations(NamedTuple):
     """Association strengths, (source words, target words), from 0 to 255."""
 
     def scores(self, sources: Words, targets: Words) -> tuple[Floats, NDArray[np.int64]]:
-        """Return, for each pair, the sum over its known words of the best association with the other side (0 to 1 each), and their number."""
-        of_source, of_target = _known(sources, self.source_words), _known(targets, self.target_words)
+        """Return, for each pair, the sum over its known words of the best association with the
+        other side (0 to 1 each), and their number.
+        """
+        of_source = _known(sources, self.source_words)
+        of_target = _known(targets, self.target_words)
         forth = _best(of_target, of_source, self.strengths.T, sources.num_texts)
         back = _best(of_source, of_target, self.strengths, sources.num_texts)
         return forth[0] + back[0], forth[1] + back[1]
@@ -90,7 +106,9 @@ class PairProfile(NamedTuple):
     copies: float
     """The fraction of the corpus's pairs that are copies."""
     strange: float
-    """The distance below the usual, in tail lengths, from which a target clearly does not match its source."""
+    """The distance below the usual, in tail lengths, from which a target clearly does not match its
+    source.
+    """
 
 
 class _Numbers(NamedTuple):
@@ -119,7 +137,8 @@ class PairReading(NamedTuple):
 
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
     """Build the profile of a corpus from pairs that are mostly normal."""
-    # Learn associations from four of five pairs, and measure how well words usually go together on the rest.
+    # Learn associations from four of five pairs, and measure how well words usually go together on
+    # the rest.
     words = words_in(lay_out(sources)), words_in(lay_out(targets))
     associations = associations_of(_without_every_fifth(words[0]), _without_every_fifth(words[1]))
     numbers = _numbers_of(sources, targets, words, associations)
@@ -129,13 +148,20 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
     said = (numbers.num_belonging[::5] >= _LEAST_BELONGING) & ~odd[::5]
     means = numbers.belonging[::5][said] / numbers.num_belonging[::5][said]
     median = float(np.median(means)) if len(means) else 0.0
-    belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[said]
-    usual["belonging"] = usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
+    belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[
+        said
+    ]
+    usual["belonging"] = (
+        usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
+    )
     # Pair each source with the target of the next pair.
     moved = words_in(lay_out([*targets[5::5], *targets[:1]]))
     score, num_scored = associations.scores(words_in(lay_out(sources[::5])), moved)
     strangers = settled(score, num_scored, median, _FEW_BELONGING)[num_scored >= _LEAST_BELONGING]
-    ends = [float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0 for side in (sources, targets)]
+    ends = [
+        float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0
+        for side in (sources, targets)
+    ]
     copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
     return PairProfile(
         source=profile_of(sources),
@@ -149,7 +175,9 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
 
 
 def _strange_from(own: Floats, strangers: Floats, usual: Usual) -> float:
-    """Return the threshold, in tail lengths below the usual, that most mismatched targets exceed but hardly any of the corpus's own pairs."""
+    """Return the threshold, in tail lengths below the usual, that most mismatched targets exceed
+    but hardly any of the corpus's own pairs.
+    """
     if len(own) < _LEAST_PAIRS or not len(strangers):
         return 1.0
     bound = min(float(np.quantile(strangers, _STRANGERS_FOUND)), float(np.quantile(own, 0.01)))
@@ -162,11 +190,20 @@ def _without_every_fifth(words: Words) -> Words:
 
 
 def _numbers_of(
-    sources: Sequence[str], targets: Sequence[str], words: tuple[Words, Words], associations: Associations
+    sources: Sequence[str],
+    targets: Sequence[str],
+    words: tuple[Words, Words],
+    associations: Associations,
 ) -> _Numbers:
-    lengths = [np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS for side in (sources, targets)]
+    lengths = [
+        np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS
+        for side in (sources, targets)
+    ]
     # With the text in the upper bits, successive searches stay close together.
-    keys = [(side.text_of_word.astype(np.uint64) << np.uint64(40)) | (side.hashes >> np.uint64(24)) for side in words]
+    keys = [
+        (side.text_of_word.astype(np.uint64) << np.uint64(40)) | (side.hashes >> np.uint64(24))
+        for side in words
+    ]
     known = np.append(np.sort(keys[0]), np.uint64((1 << 64) - 1))
     is_shared = known[np.searchsorted(known, keys[1])] == keys[1]
     belonging, num_belonging = associations.scores(*words)
@@ -178,18 +215,28 @@ def _numbers_of(
     )
 
 
-def read_pair(source: str, target: str, profile: PairProfile) -> PairReading:
+def find_pair_signs(source: str, target: str, profile: PairProfile) -> PairReading:
     """Return the signs of one pair."""
-    return read_pairs([source], [target], profile)[0]
+    return find_signs_of_pairs([source], [target], profile)[0]
 
 
-def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProfile) -> list[PairReading]:
-    """Return the signs of many pairs. A side of a swapped or copied pair is not also reported as foreign language."""
+def find_signs_of_pairs(
+    sources: Sequence[str], targets: Sequence[str], profile: PairProfile
+) -> list[PairReading]:
+    """Return the signs of many pairs. A side of a swapped or copied pair is not also reported as
+    foreign language.
+    """
     of_sources = _Side(sources, profile.source, profile.target)
     of_targets = _Side(targets, profile.target, profile.source)
-    numbers = _numbers_of(sources, targets, (of_sources.words, of_targets.words), profile.associations)
+    numbers = _numbers_of(
+        sources, targets, (of_sources.words, of_targets.words), profile.associations
+    )
     odd = _odd(numbers, profile.usual)
-    odd |= (of_sources.leads > _LEAD) | (of_targets.leads > _LEAD) | (of_sources.has_digits & of_targets.has_digits)
+    odd |= (
+        (of_sources.leads > _LEAD)
+        | (of_targets.leads > _LEAD)
+        | (of_sources.has_digits & of_targets.has_digits)
+    )
     strangeness = _unbelonging(numbers, profile)
     odd |= strangeness > 0
     found = [PairReading([], *one) for one in zip(of_sources.signs, of_targets.signs, strict=True)]
@@ -200,15 +247,22 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
 
 def _odd(numbers: _Numbers, usual: Mapping[str, Usual]) -> NDArray[np.bool_]:
     """Return which pairs have an unusual ratio of lengths or share many words."""
-    ratio, shared = usual["ratio"], numbers.shared
-    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
+    ratio = usual["ratio"]
+    shared = numbers.shared
+    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (
+        ratio.above(numbers.ratio, _LEAST_RATIO) > 1
+    )
     return odd | ((shared > 0.5) & (shared > usual["shared"].high))
 
 
 def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
-    """Return how far below the usual, in tail lengths, the words of each pair go together; 0 with too few known words."""
+    """Return how far below the usual, in tail lengths, the words of each pair go together; 0 with
+    too few known words.
+    """
     usual = profile.usual["belonging"]
-    below = usual.below(settled(numbers.belonging, numbers.num_belonging, usual.median, _FEW_BELONGING), _LEAST_TAIL)
+    below = usual.below(
+        settled(numbers.belonging, numbers.num_belonging, usual.median, _FEW_BELONGING), _LEAST_TAIL
+    )
     return np.where(numbers.num_belonging >= _LEAST_BELONGING, below, 0.0)
 
 
@@ -217,7 +271,7 @@ class _Side:
 
     def __init__(self, texts: Sequence[str], own: CorpusProfile, other: CorpusProfile) -> None:
         self.texts = texts
-        self.signs = read_texts(texts, own)
+        self.signs = find_signs_of_all(texts, own)
         laid = lay_out(texts)
         self.words = words_in(laid)
         self.has_digits = measures.class_counts(laid)[:, measures.DIGIT] > 0
@@ -225,18 +279,26 @@ class _Side:
         self._languages = own.languages if own.languages != other.languages else ()
 
     def lead(self, number: int) -> float:
-        """Return log10 of how much more common the text's words are on the other side; 0 if it is clearly in its own language."""
-        text, lead = self.texts[number], min(float(self.leads[number]), 1.0)
+        """Return log10 of how much more common the text's words are on the other side; 0 if it is
+        clearly in its own language.
+        """
+        text = self.texts[number]
+        lead = min(float(self.leads[number]), 1.0)
         if lead < _LEAD or len(words_of(text)) < 3:
             return 0.0
         return 0.0 if self._languages and margin(identify(text), self._languages) < -0.7 else lead
 
 
 def _read(
-    number: int, of_sides: tuple[_Side, _Side], numbers: _Numbers, strangeness: Floats, profile: PairProfile
+    number: int,
+    of_sides: tuple[_Side, _Side],
+    numbers: _Numbers,
+    strangeness: Floats,
+    profile: PairProfile,
 ) -> PairReading:
     of_sources, of_targets = of_sides
-    source, target = of_sources.texts[number], of_targets.texts[number]
+    source = of_sources.texts[number]
+    target = of_targets.texts[number]
     sides = [of_sources.signs[number], of_targets.signs[number]]
     if any(one.kind == EMPTY for side in sides for one in side):
         return PairReading([], *sides)
@@ -244,18 +306,28 @@ def _read(
     found = _copied(source, target, float(numbers.shared[number]), profile) or _swapped(leads)
     if found is not None:
         languages = (FOREIGN_LANGUAGE, GARBLED_TEXT)
-        return PairReading([found], *([one for one in side if one.kind not in languages] for side in sides))
+        return PairReading(
+            [found], *([one for one in side if one.kind not in languages] for side in sides)
+        )
     length = _length(source, target, float(numbers.ratio[number]), profile)
-    said = (length, _different_numbers(source, target), _stranger(number, numbers, float(strangeness[number]), profile))
+    said = (
+        length,
+        _different_numbers(source, target),
+        _stranger(number, numbers, float(strangeness[number]), profile),
+    )
     pair = sorted((one for one in said if one is not None), key=lambda one: -one.strength)
     for place, name in enumerate(("source", "target")):
         if length is not None:  # already reported by `length`
             sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
         if leads[place] > _LEAD and not any(
-            one.kind in (FOREIGN_LANGUAGE, *EXPLAINS) and one.strength >= CLEAR for one in sides[place]
+            one.kind in (FOREIGN_LANGUAGE, *EXPLAINS) and one.strength >= CLEAR
+            for one in sides[place]
         ):
-            told = f"the {name} is in the other side's language"
-            sides[place] = [Sign(FOREIGN_LANGUAGE, min(1.0, 0.3 + leads[place]), (told,)), *sides[place]]
+            sentence = f"the {name} is in the other side's language"
+            sides[place] = [
+                Sign(FOREIGN_LANGUAGE, min(1.0, 0.3 + leads[place]), (sentence,)),
+                *sides[place],
+            ]
     return PairReading(pair, *sides)
 
 
@@ -263,67 +335,90 @@ def _copied(source: str, target: str, share: float, profile: PairProfile) -> Sig
     other = words_of(target)
     is_same = _plain(source) == _plain(target)
     excess = profile.usual["shared"].above(share, 0.1)
-    if profile.copies > 0.05 or len(other) < 2 or (not is_same and (len(other) < 6 or share < 0.8 or excess < 1)):
+    if (
+        profile.copies > 0.05
+        or len(other) < 2
+        or (not is_same and (len(other) < 6 or share < 0.8 or excess < 1))
+    ):
         return None
     if is_same:
         strength = 1.0 if len(other) >= 4 else 0.45
         return Sign(COPIED, strength, ("the target is the source",))
-    told = f"{share:.0%} of the words of the target are those of the source (corpus median {profile.usual['shared'].median:.0%})"
-    return Sign(COPIED, min(1.0, share, 0.4 + 0.2 * excess), (told,))
+    sentence = (
+        f"{share:.0%} of the words of the target are those of the source (corpus median"
+        f" {profile.usual['shared'].median:.0%})"
+    )
+    return Sign(COPIED, min(1.0, share, 0.4 + 0.2 * excess), (sentence,))
 
 
 def _swapped(leads: tuple[float, float]) -> Sign | None:
     if min(leads) <= _LEAD:
         return None
-    told = "the source reads like the targets of the corpus and the target like its sources"
-    return Sign(SWAPPED, min(1.0, 0.5 + min(leads)), (told,))
+    sentence = "the source reads like the targets of the corpus and the target like its sources"
+    return Sign(SWAPPED, min(1.0, 0.5 + min(leads)), (sentence,))
 
 
 def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sign | None:
     usual = profile.usual["ratio"]
-    short, long = usual.below(ratio, _LEAST_RATIO), usual.above(ratio, _LEAST_RATIO)
+    short = usual.below(ratio, _LEAST_RATIO)
+    long = usual.above(ratio, _LEAST_RATIO)
     beyond = max(short, long)
     if beyond < 1:
         return None
     side, text, ends = (
-        ("target", target, profile.sentence_ends[1]) if short > long else ("source", source, profile.sentence_ends[0])
+        ("target", target, profile.sentence_ends[1])
+        if short > long
+        else ("source", source, profile.sentence_ends[0])
     )
-    times, median = np.exp(ratio), np.exp(usual.median)
-    told = f"the target is {times:.2f} times as long as the source (corpus median {median:.2f})"
+    times = np.exp(ratio)
+    median = np.exp(usual.median)
+    sentence = f"the target is {times:.2f} times as long as the source (corpus median {median:.2f})"
     if ends <= 0.8:  # how a text ends is not informative here
-        return Sign(TRUNCATED, min(1.0, 0.2 * beyond), (told,))
+        return Sign(TRUNCATED, min(1.0, 0.2 * beyond), (sentence,))
     if _END.search(text):
-        return Sign(MISMATCHED, min(1.0, 0.2 * beyond), (told, f"and the {side} ends like a sentence"))
+        return Sign(
+            MISMATCHED, min(1.0, 0.2 * beyond), (sentence, f"and the {side} ends like a sentence")
+        )
     cut = f"the {side} does not end like a sentence, {ends:.0%} of {side}s do"
-    return Sign(TRUNCATED, min(1.0, 0.2 + 0.2 * beyond), (told, cut))
+    return Sign(TRUNCATED, min(1.0, 0.2 + 0.2 * beyond), (sentence, cut))
 
 
 def _different_numbers(source: str, target: str) -> Sign | None:
     """Report a pair whose two sides share no number."""
-    one, other = ({re.sub(r"\D", "", number) for number in _NUMBER.findall(text)} for text in (source, target))
+    one, other = (
+        {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)} for text in (source, target)
+    )
     if len(one) < 2 or len(other) < 2 or one & other:
         return None
-    told = f"no number of the source ({', '.join(sorted(one)[:4])}) is in the target ({', '.join(sorted(other)[:4])})"
-    return Sign(MISMATCHED, min(0.8, 0.35 + 0.1 * min(len(one), len(other))), (told,))
+    sentence = (
+        f"no number of the source ({', '.join(sorted(one)[:4])}) is in the target"
+        f" ({', '.join(sorted(other)[:4])})"
+    )
+    return Sign(MISMATCHED, min(0.8, 0.35 + 0.1 * min(len(one), len(other))), (sentence,))
 
 
 def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile) -> Sign | None:
     """Report a pair whose words do not go together."""
     if below <= 0:
         return None
-    told = (
-        f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together by "
-        f"{numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median {profile.usual['belonging'].median:.0%})"
+    sentence = (
+        f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together"
+        f" by {numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median"
+        f" {profile.usual['belonging'].median:.0%})"
     )
-    return Sign(MISMATCHED, min(1.0, CLEAR * below / profile.strange), (told,))
+    return Sign(MISMATCHED, min(1.0, CLEAR * below / profile.strange), (sentence,))
 
 
 def _plain(text: str) -> str:
     return " ".join(words_of(text)) or text.strip()
 
 
-def _best(own: _Known, other: _Known, strengths: NDArray[np.uint8], num: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Return, for each text, the sum of the best association of each of its words with the other side, and the number of those words."""
+def _best(
+    own: _Known, other: _Known, strengths: NDArray[np.uint8], num: int
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Return, for each text, the sum of the best association of each of its words with the other
+    side, and the number of those words.
+    """
     num_others = np.bincount(other[0], minlength=num)
     firsts = np.cumsum(num_others) - num_others
     texts, ids = (one[num_others[own[0]] > 0] for one in own)
@@ -339,8 +434,11 @@ def _best(own: _Known, other: _Known, strengths: NDArray[np.uint8], num: int) ->
 
 def associations_of(sources: Words, targets: Words) -> Associations:
     """Learn which words go together from the words of pairs."""
-    source_words, target_words = _content_words(sources), _content_words(targets)
-    held = [_holds(side, words) for side, words in ((sources, source_words), (targets, target_words))]
+    source_words = _content_words(sources)
+    target_words = _content_words(targets)
+    held = [
+        _holds(side, words) for side, words in ((sources, source_words), (targets, target_words))
+    ]
     together = held[0].T @ held[1]
     sums = held[0].sum(0)[:, None] + held[1].sum(0)[None, :]
     strengths = np.where(together >= 2, 2 * together / np.maximum(sums, 1), 0)
@@ -349,7 +447,9 @@ def associations_of(sources: Words, targets: Words) -> Associations:
 
 def _content_words(words: Words) -> NDArray[np.uint64]:
     known, counts = texts_of_words(words)
-    wanted = np.flatnonzero((counts >= _LEAST_TEXTS) & (counts <= max(_TOO_COMMON * words.num_texts, _LEAST_TEXTS)))
+    wanted = np.flatnonzero(
+        (counts >= _LEAST_TEXTS) & (counts <= max(_TOO_COMMON * words.num_texts, _LEAST_TEXTS))
+    )
     commonest = wanted[np.argsort(-counts[wanted], kind="stable")[:_MAX_WORDS]]
     return np.sort(known[commonest])
 

@@ -1,8 +1,8 @@
 """What the texts of a corpus are usually like, learned from a few hundred or thousand of them.
 
-Every sign starts from a plain statistic of a text. A profile has the distribution of that statistic in the corpus, so
-"unusual" means unusual for this corpus: code, tables and Chinese are normal where they are common. Up to about 5 % of
-bad texts in the sample make no difference.
+Every sign starts from a plain statistic of a text. A profile has the distribution of that statistic
+in the corpus, so "unusual" means unusual for this corpus: code, tables and Chinese are normal where
+they are common. Up to about 5 % of bad texts in the sample make no difference.
 """
 
 from collections import Counter
@@ -25,9 +25,13 @@ _TAIL: Final = 0.05
 """The fraction of the texts in each tail of a statistic."""
 _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
-"""Prior weights: the shares of a text are shrunk as if this many usual words or characters were added."""
+"""Prior weights: the shares of a text are shrunk as if this many usual words or characters were
+added.
+"""
 _LATIN: Final = measures.SCRIPTS.index("Latin")
-_JAPANESE: Final = frozenset(measures.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
+_JAPANESE: Final = frozenset(
+    measures.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK")
+)
 _LAST_LATIN: Final = 0x24F
 _OWN_SCRIPT: Final = 0.01
 _OWN_LANGUAGE: Final = 0.05
@@ -38,7 +42,9 @@ _COMMON: Final = 0.03
 """A word is common when at least this fraction of the texts contains it."""
 _NUM_IDENTIFIED: Final = 120
 _MAX_IDENTIFIED: Final = 400
-"""The number of texts, and of characters in each, that are used to identify the corpus's languages."""
+"""The number of texts, and of characters in each, that are used to identify the corpus's
+languages.
+"""
 _NUM_CHOSEN: Final = 400
 """The number of texts used for the expensive statistics."""
 
@@ -54,11 +60,15 @@ class Usual(NamedTuple):
     high: float
 
     def above(self, value: Number, least: float) -> Number:
-        """Return how far `value` lies beyond the upper tail, in tail lengths. `least` is the minimum tail length."""
+        """Return how far `value` lies beyond the upper tail, in tail lengths. `least` is the
+        minimum tail length.
+        """
         return (value - self.high) / max(self.high - self.median, least)
 
     def below(self, value: Number, least: float) -> Number:
-        """Return how far `value` lies below the lower tail, in tail lengths. `least` is the minimum tail length."""
+        """Return how far `value` lies below the lower tail, in tail lengths. `least` is the minimum
+        tail length.
+        """
         return (self.low - value) / max(self.median - self.low, least)
 
 
@@ -70,7 +80,9 @@ class Measured(NamedTuple):
     counts: Floats
     """The number of characters of each class, (texts, classes)."""
     columns: Mapping[str, Floats]
-    """The statistics that a profile has usual values for, by name. `odd` is how unusual words and letters are together, 0 to 6."""
+    """The statistics that a profile has usual values for, by name. `odd` is how unusual words and
+    letters are together, 0 to 6.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +92,9 @@ class CorpusProfile:
     characters: NDArray[np.int32] = field(repr=False)
     """The characters modeled individually, ascending."""
     bits: NDArray[np.float32] = field(repr=False)
-    """Bits of each character given the previous one, for all pairs of those characters. Index 0 is "any other character"."""
+    """Bits of each character given the previous one, for all pairs of those characters. Index 0 is
+    "any other character".
+    """
     vocabulary: NDArray[np.uint64] = field(repr=False)
     """Hashes of the words of the corpus, ascending."""
     num_texts_of_word: NDArray[np.int32] = field(repr=False)
@@ -99,10 +113,13 @@ class CorpusProfile:
     """The fraction of the corpus's own texts that have control characters."""
 
     def measure(self, texts: Sequence[str], *, are_own: bool = False) -> Measured:
-        """Compute the cheap statistics of texts. Set `are_own` if the profile was built from them."""
+        """Compute the cheap statistics of texts. Set `are_own` if the profile was built from
+        them.
+        """
         laid = lay_out(texts)
         words = words_in(laid)
-        num_words, num_holding = words.per_text(), self._num_texts_of(words.hashes)
+        num_words = words.per_text()
+        num_holding = self._num_texts_of(words.hashes)
         num_known = words.per_text(num_holding >= (2 if are_own else 1))
         num_common = words.per_text(num_holding >= self.least_common)
         counts = measures.class_counts(laid)
@@ -115,7 +132,9 @@ class CorpusProfile:
             "common_words": self._settled("common_words", num_common, num_words, _FEW_WORDS),
             "surprise": self._settled("surprise", self._sum_of_bits(laid), length, _FEW_LETTERS),
             "distinct": measures.distinct_pairs(words),
-            "capitals": self._settled("capitals", counts[:, measures.UPPER], num_letters, _FEW_LETTERS),
+            "capitals": self._settled(
+                "capitals", counts[:, measures.UPPER], num_letters, _FEW_LETTERS
+            ),
             "digits": self._settled("digits", counts[:, measures.DIGIT], filled, _FEW_LETTERS),
             "signs": self._settled("signs", counts[:, measures.SIGN], filled, _FEW_LETTERS),
             "foreign_letters": self._letters_outside(self.scripts, laid, num_letters),
@@ -129,17 +148,25 @@ class CorpusProfile:
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
     def familiarity(self, words: Words) -> Floats:
-        """Return how common the words of each text are in the corpus: the mean of log10(texts with the word); 0 without words."""
+        """Return how common the words of each text are in the corpus: the mean of log10(texts with
+        the word); 0 without words.
+        """
         logarithms = np.log10(self._num_texts_of(words.hashes) + 0.5)
-        return np.bincount(words.text_of_word, logarithms, words.num_texts) / np.maximum(words.per_text(), 1)
+        return np.bincount(words.text_of_word, logarithms, words.num_texts) / np.maximum(
+            words.per_text(), 1
+        )
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the number of texts in the profile that contain each word."""
-        return np.append(self.num_texts_of_word, np.int32(0))[measures.places_of(hashes, self.vocabulary)]
+        return np.append(self.num_texts_of_word, np.int32(0))[
+            measures.places_of(hashes, self.vocabulary)
+        ]
 
     def _settled(self, name: str, sums: Floats, counts: Floats, weight: float) -> Floats:
         usual = self.usual.get(name)
-        return settled(sums, counts, 0.0 if usual is None else usual.median, 1e-9 if usual is None else weight)
+        return settled(
+            sums, counts, 0.0 if usual is None else usual.median, 1e-9 if usual is None else weight
+        )
 
     def _sum_of_bits(self, laid: Characters) -> Floats:
         if not len(laid.codes):
@@ -151,14 +178,26 @@ class CorpusProfile:
         bits[ends[:-1] - 1] = 0  # not a bigram: the end of one text and the beginning of the next
         if not len(bits):
             return np.zeros(laid.num_texts)
-        return np.add.reduceat(np.append(bits, np.float32(0)), ends - laid.lengths - 1, dtype=np.float64)
+        return np.add.reduceat(
+            np.append(bits, np.float32(0)), ends - laid.lengths - 1, dtype=np.float64
+        )
 
-    def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
+    def _letters_outside(
+        self, scripts: frozenset[int], laid: Characters, num_letters: Floats
+    ) -> Floats:
         """Return the fraction of each text's letters that do not belong to `scripts`."""
-        places = np.flatnonzero(laid.codes > _LAST_LATIN) if _LATIN in scripts else np.arange(len(laid.codes))
-        is_outside = np.array([number > 0 and number not in scripts for number in range(len(measures.SCRIPTS))])
+        places = (
+            np.flatnonzero(laid.codes > _LAST_LATIN)
+            if _LATIN in scripts
+            else np.arange(len(laid.codes))
+        )
+        is_outside = np.array(
+            [number > 0 and number not in scripts for number in range(len(measures.SCRIPTS))]
+        )
         found = places[is_outside[measures.scripts_of(laid.codes[places])]]
-        return np.bincount(laid.text_of_code[found], minlength=laid.num_texts) / np.maximum(num_letters, 1)
+        return np.bincount(laid.text_of_code[found], minlength=laid.num_texts) / np.maximum(
+            num_letters, 1
+        )
 
 
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
@@ -175,7 +214,9 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
         vocabulary=vocabulary,
         num_texts_of_word=num_texts_of_word.astype(np.int32),
         least_common=max(int(_COMMON * len(texts)), 2),
-        scripts=frozenset((np.flatnonzero(of_scripts >= _OWN_SCRIPT * max(of_scripts.sum(), 1)) + 1).tolist()),
+        scripts=frozenset(
+            (np.flatnonzero(of_scripts >= _OWN_SCRIPT * max(of_scripts.sum(), 1)) + 1).tolist()
+        ),
         main_script=_JAPANESE if main in _JAPANESE else frozenset({main}),
         languages=_own_languages(texts),
         usual={},
@@ -183,16 +224,25 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
     # Twice, because shares of short texts are shrunk towards the usual values of the first pass.
     for _ in range(2):
         measured = draft.measure(texts, are_own=True)
-        draft = replace(draft, usual={name: usual_of(column) for name, column in measured.columns.items()})
+        draft = replace(
+            draft, usual={name: usual_of(column) for name, column in measured.columns.items()}
+        )
     chosen = texts[:: max(len(texts) // _NUM_CHOSEN, 1)]
-    close = {one.kind: usual_of(np.array([one.find(text).share for text in chosen])) for one in DENSITIES}
+    close = {
+        density.kind: usual_of(np.array([density.find(text).share for text in chosen]))
+        for density in DENSITIES
+    }
     close["repeated"] = usual_of(np.array([repeated_share(text.split()).share for text in chosen]))
     num_control = np.count_nonzero(measured.counts[:, measures.CONTROL])
-    return replace(draft, usual={**draft.usual, **close}, control_share=num_control / max(len(texts), 1))
+    return replace(
+        draft, usual={**draft.usual, **close}, control_share=num_control / max(len(texts), 1)
+    )
 
 
 def _misdecoded(texts: Sequence[str], laid: Characters) -> Floats:
-    """Return the mojibake share of each text. Only texts with two adjacent non-ASCII characters are examined."""
+    """Return the mojibake share of each text. Only texts with two adjacent non-ASCII characters are
+    examined.
+    """
     beyond = laid.codes >= 0xA0
     suspicious = np.unique(laid.text_of_code[:-1][beyond[:-1] & (laid.codes[1:] >= 0x80)])
     shares = np.zeros(len(texts))
@@ -213,10 +263,15 @@ def _bits_of_pairs(laid: Characters) -> tuple[NDArray[np.int32], NDArray[np.floa
     small = measures.folded(laid.codes)
     seen, counts = np.unique(small, return_counts=True)
     common = np.sort(seen[np.argsort(-counts, kind="stable")[:_NUM_CHARACTERS]])
-    numbers, size = measures.places_of(small, common) + 1, len(common) + 1
-    table = np.bincount(numbers[:-1] * size + numbers[1:], minlength=size * size).reshape(size, size)
+    numbers = measures.places_of(small, common) + 1
+    size = len(common) + 1
+    table = np.bincount(numbers[:-1] * size + numbers[1:], minlength=size * size).reshape(
+        size, size
+    )
     smooth = table + _SMOOTHING
-    return common.astype(np.int32), -np.log2(smooth / smooth.sum(1, keepdims=True)).astype(np.float32)
+    return common.astype(np.int32), -np.log2(smooth / smooth.sum(1, keepdims=True)).astype(
+        np.float32
+    )
 
 
 def _own_languages(texts: Sequence[str]) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
-"""What is unusual about a text compared with its corpus: garbled, mis-decoded, foreign, not prose; each as a `Sign` with evidence.
+"""What is unusual about a text compared with its corpus: garbled, mis-decoded, foreign, not prose;
+each as a `Sign` with evidence.
 
-A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their tail). Markup is
-therefore no sign in a corpus of markup, and a text in one of the corpus's own languages is never foreign. Cheap
-statistics screen all texts at once; only flagged texts get a closer look. A strength of 0.5 or more is worth showing by
-itself; weaker signs count when many texts have them.
+A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their
+tail). Markup is therefore no sign in a corpus of markup, and a text in one of the corpus's own
+languages is never foreign. Cheap statistics screen all texts at once; only flagged texts get a
+closer look. A strength of 0.5 or more is worth showing by itself; weaker signs count when many
+texts have them.
 """
 
 from collections import Counter
@@ -33,10 +35,23 @@ CONTROL_CHARACTERS: Final = "control_characters"
 EMPTY: Final = "empty"
 OVER_LONG: Final = "over_long"
 KINDS: Final = (
-    *(EMPTY, CONTROL_CHARACTERS, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE, SHOUTING),
+    *(
+        EMPTY,
+        CONTROL_CHARACTERS,
+        MIS_DECODED,
+        OTHER_SCRIPT,
+        REPETITION,
+        LOG,
+        MARKUP,
+        CODE,
+        TABLE,
+        SHOUTING,
+    ),
     *(FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG),
 )
-"""Every kind of sign that a single text can have. Of equally strong signs, the earlier one explains the later."""
+"""Every kind of sign that a single text can have. Of equally strong signs, the earlier one explains
+the later.
+"""
 CLEAR: Final = 0.5
 """A sign at least this strong is worth showing by itself."""
 
@@ -48,7 +63,9 @@ _BROKEN: Final = 0.15
 _ODD: Final = 0.5
 """Below this oddness, the language of a text is not checked."""
 _ODDEST: Final = 2.0
-"""From this oddness on, a text needs fluent letters to pass when its own language is not clearly recognized."""
+"""From this oddness on, a text needs fluent letters to pass when its own language is not clearly
+recognized.
+"""
 _OWN_WORDS: Final = 0.6
 """A text with this fraction of the usual share of common words is in the corpus's language."""
 _READABLE: Final = 0.5
@@ -56,7 +73,9 @@ _READABLE: Final = 0.5
 _PLAUSIBLE: Final = 0.72
 """A text with a smaller fraction of plausible letter bigrams is noise, and not code either."""
 _FLUENT: Final = 0.8
-"""Names and technical terms reach this fraction of plausible bigrams without being in any language."""
+"""Names and technical terms reach this fraction of plausible bigrams without being in any
+language.
+"""
 _OWN_LEAD: Final = -0.75
 """A text is in one of the corpus's languages when its `margin` is below this."""
 _MAX_PLAUSIBLE: Final = 2000
@@ -67,7 +86,9 @@ _MISREAD_SHARE: Final = 0.5
 _SHORT: Final = 40
 """In a text of at most this many characters, a single sign may be a tag that covers it."""
 _USUAL: Final = 0.01
-"""Control characters are normal for the corpus when more than this fraction of its texts has them."""
+"""Control characters are normal for the corpus when more than this fraction of its texts has
+them.
+"""
 _MAX_READ: Final = 20_000
 """The number of characters of a text that are examined closely."""
 
@@ -86,12 +107,16 @@ class Sign:
     """Whether the sign is about the source of a pair."""
 
 
-def read_text(text: str, profile: CorpusProfile, tokens: Sequence[int] | None = None) -> list[Sign]:
-    """Return the signs of one text, strongest first. `tokens`, if given, also reveal repetition that the words do not show."""
-    return read_texts([text], profile, tokens=None if tokens is None else [tokens])[0]
+def find_signs(
+    text: str, profile: CorpusProfile, tokens: Sequence[int] | None = None
+) -> list[Sign]:
+    """Return the signs of one text, strongest first. `tokens`, if given, also reveal repetition
+    that the words do not show.
+    """
+    return find_signs_of_all([text], profile, tokens=None if tokens is None else [tokens])[0]
 
 
-def read_texts(
+def find_signs_of_all(
     texts: Sequence[str], profile: CorpusProfile, *, tokens: Sequence[Sequence[int]] | None = None
 ) -> list[list[Sign]]:
     """Return the signs of each text, strongest first."""
@@ -102,14 +127,19 @@ def read_texts(
     found: list[list[Sign]] = [[] for _ in texts]
     flagged = _screen(measured, profile)
     for number in range(len(texts)) if tokens is not None else np.flatnonzero(flagged).tolist():
-        reader = _Reader(stripped[number], measured, number, profile, None if tokens is None else tokens[number])
-        found[number] = reader.signs() if flagged[number] else [one for one in [reader.repetition()] if one]
+        reader = _Reader(
+            stripped[number], measured, number, profile, None if tokens is None else tokens[number]
+        )
+        found[number] = (
+            reader.signs() if flagged[number] else [one for one in [reader.repetition()] if one]
+        )
     return found
 
 
 def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     """Return which texts need a closer look."""
-    usual, columns = profile.usual, measured.columns
+    usual = profile.usual
+    columns = measured.columns
 
     def beyond(name: str, least: float, tails: float) -> NDArray[np.bool_]:
         return np.asarray(usual[name].above(columns[name], least) > tails)
@@ -129,7 +159,12 @@ class _Reader:
     """Examines one text closely."""
 
     def __init__(
-        self, text: str, measured: Measured, number: int, profile: CorpusProfile, tokens: Sequence[int] | None
+        self,
+        text: str,
+        measured: Measured,
+        number: int,
+        profile: CorpusProfile,
+        tokens: Sequence[int] | None,
     ) -> None:
         self.text = text[:_MAX_READ]
         self.profile = profile
@@ -146,14 +181,23 @@ class _Reader:
         """Return all signs, strongest first."""
         broken = self.num_broken / max(self.num_characters, 1)
         if broken > _BROKEN:
-            told = f"{broken:.0%} of its characters are none: broken bytes or control characters"
-            return [Sign(GARBLED_TEXT, 1.0, (told,))]
+            sentence = (
+                f"{broken:.0%} of its characters are none: broken bytes or control characters"
+            )
+            return [Sign(GARBLED_TEXT, 1.0, (sentence,))]
         misread = self._mis_decoded()
         first = [self._empty(), self._over_long(), misread or self._control(), self._other_script()]
         first += [self.repetition(), self._shouting()]
         found = [one for one in first if one is not None]
-        language = None if any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
-        if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
+        language = (
+            None
+            if any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
+            else self._language()
+        )
+        if (
+            self.values["odd"] >= 1
+            or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0
+        ):
             found += self._densities()
         if any(
             one.kind in NO_PROSE and one.strength >= CLEAR for one in found
@@ -178,51 +222,69 @@ class _Reader:
         spread = np.exp(usual.high - usual.median)
         if times < 8 or times < 2 * spread:
             return None
-        told = f"{self.num_characters:,.0f} characters; 95 % of texts have fewer than {np.expm1(usual.high):,.0f}"
-        return Sign(OVER_LONG, float(min(1.0, times / (8 * max(spread, 2)) + 0.3)), (told,))
+        sentence = (
+            f"{self.num_characters:,.0f} characters; 95 % of texts have fewer than"
+            f" {np.expm1(usual.high):,.0f}"
+        )
+        return Sign(OVER_LONG, float(min(1.0, times / (8 * max(spread, 2)) + 0.3)), (sentence,))
 
     def _control(self) -> Sign | None:
         num = self.counts[measures.CONTROL]
         if not num or self.profile.control_share > _USUAL:
             return None
-        told = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
-        return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (told,))
+        sentence = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
+        return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (sentence,))
 
     def _mis_decoded(self) -> Sign | None:
         broken = self.counts[measures.BROKEN] / max(self.num_characters, 1)
         if broken:
-            told = (
-                f"{self.counts[measures.BROKEN]:.0f} of its {self.num_characters:.0f} characters could not be decoded"
+            sentence = (
+                f"{self.counts[measures.BROKEN]:.0f} of its {self.num_characters:.0f} characters"
+                " could not be decoded"
             )
-            return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (told,))
+            return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (sentence,))
         if self.text.isascii():
             return None
         num, share, example = misdecoded_share(self.text)
         usual = self.profile.usual["mis_decoded"]
-        num_others = sum(one > "\x7f" for one in self.text)
-        # Arbitrary bytes shown as letters look like UTF-8 in places; wrongly decoded text does throughout.
-        if not num or usual.above(share, 0.002) < 1 or share * len(self.text) < _MISREAD_SHARE * num_others:
+        num_others = sum(letter > "\x7f" for letter in self.text)
+        # Arbitrary bytes shown as letters look like UTF-8 in places; wrongly decoded text does
+        # throughout.
+        if (
+            not num
+            or usual.above(share, 0.002) < 1
+            or share * len(self.text) < _MISREAD_SHARE * num_others
+        ):
             return None
-        told = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
-        return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (told,))
+        sentence = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
+        return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (sentence,))
 
     def _other_script(self) -> Sign | None:
-        scripts, share = self.profile.scripts, self.values["foreign_letters"]
+        scripts = self.profile.scripts
+        share = self.values["foreign_letters"]
         excess = self._above("minor_letters", 0.1)
         if share < 0.15 and self.values["minor_letters"] > 0.8 and excess > 1:
-            scripts, share = self.profile.main_script, self.values["minor_letters"] * min(1.0, 0.4 + 0.2 * excess)
+            scripts = self.profile.main_script
+            share = self.values["minor_letters"] * min(1.0, 0.4 + 0.2 * excess)
         if share < 0.15 or self.num_letters < 4:
             return None
         if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE])) < _PLAUSIBLE:
             return None  # noise is noise in any script; `_language` reports it
         found = Counter(measures.scripts_of(measures.codes_of(self.text)).tolist())
-        foreign = {number: count for number, count in found.items() if number and number not in scripts}
+        foreign = {
+            number: count for number, count in found.items() if number and number not in scripts
+        }
         name = measures.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"
         guesses = identify(self.text)
-        told = [f"{sum(foreign.values()) / max(self.num_letters, 1):.0%} of its letters are {name} script"]
+        sentences = [
+            (
+                f"{sum(foreign.values()) / max(self.num_letters, 1):.0%} of its letters are {name}"
+                " script"
+            )
+        ]
         if guesses and guesses[0].probability > 0.5:
-            told.append(f"it reads as {language_name(guesses[0].language)}")
-        return Sign(OTHER_SCRIPT, min(1.0, 0.3 + share), tuple(told))
+            sentences.append(f"it reads as {language_name(guesses[0].language)}")
+        return Sign(OTHER_SCRIPT, min(1.0, 0.3 + share), tuple(sentences))
 
     def repetition(self) -> Sign | None:
         """Report text that repeats itself."""
@@ -237,8 +299,11 @@ class _Reader:
         excess = usual.above(best.share, 0.1)
         if excess < 1:
             return None
-        told = f"a pattern of {best.period} repeats itself: {best.share:.0%} of the text stands there a period before"
-        return Sign(REPETITION, min(1.0, best.share + 0.1, 0.3 + 0.2 * excess), (told,))
+        sentence = (
+            f"a pattern of {best.period} repeats itself: {best.share:.0%} of the text stands there"
+            " a period before"
+        )
+        return Sign(REPETITION, min(1.0, best.share + 0.1, 0.3 + 0.2 * excess), (sentence,))
 
     def _shouting(self) -> Sign | None:
         share = self.counts[measures.UPPER] / max(self.num_letters, 1)
@@ -248,8 +313,8 @@ class _Reader:
         if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE].lower())) < _PLAUSIBLE:
             return None  # noise in capitals is still noise
         usual = self.profile.usual["capitals"].median
-        told = f"{share:.0%} of its letters are capitals (corpus median {usual:.0%})"
-        return Sign(SHOUTING, min(1.0, 0.1 + share), (told,))
+        sentence = f"{share:.0%} of its letters are capitals (corpus median {usual:.0%})"
+        return Sign(SHOUTING, min(1.0, 0.1 + share), (sentence,))
 
     def _densities(self) -> list[Sign]:
         """Report what the text is instead of prose: the first clear kind, or all weak ones."""
@@ -263,8 +328,12 @@ class _Reader:
         return found
 
     def _may_be(self, density: Density) -> bool:
-        """Return whether there are enough signs and digits for `density` to be reported, because searching for the marks takes far longer."""
-        signs, digits, count = self.counts[measures.SIGN], self.counts[measures.DIGIT], self.text.count
+        """Return whether there are enough signs and digits for `density` to be reported, because
+        searching for the marks takes far longer.
+        """
+        signs = self.counts[measures.SIGN]
+        digits = self.counts[measures.DIGIT]
+        count = self.text.count
         if density.kind == MARKUP:
             return signs + count("''") > (self.num_characters > _SHORT)
         if density.kind == GARBLED_TEXT:
@@ -281,19 +350,26 @@ class _Reader:
         excess = self.profile.usual[density.kind].above(found.share, density.least)
         if found.share < density.floor / 2 or excess < 1:
             return None
-        told = f"{found.num} marks of {density.title}, such as {found.example!r}; {found.share:.0%} of it"
+        sentence = (
+            f"{found.num} marks of {density.title}, such as {found.example!r}; {found.share:.0%}"
+            " of it"
+        )
         # One mark that covers much of a text counts as much as several.
         enough = max(found.num / density.least_num, 0.5 * found.share / density.floor)
         clearest = min(1.0, 0.3 + 0.2 * excess, CLEAR * enough)
-        return Sign(density.kind, min(clearest, CLEAR * found.share / density.floor), (told,))
+        return Sign(density.kind, min(clearest, CLEAR * found.share / density.floor), (sentence,))
 
     def _language(self) -> Sign | None:
         """Report text in a foreign language or in none."""
-        odd, usual = self.values["odd"], self.profile.usual
+        odd = self.values["odd"]
+        usual = self.profile.usual
         if self.num_words < 2 or odd < _ODD:
             return None
         plausible = plausible_share(words_of(self.text[:_MAX_PLAUSIBLE]))
-        if plausible > _FLUENT and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median:
+        if (
+            plausible > _FLUENT
+            and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median
+        ):
             return None  # decided without identifying the language, which is the slowest step
         guesses = identify(self.text)
         best = guesses[0].probability if guesses else 0.0
@@ -301,21 +377,29 @@ class _Reader:
         if self.counts[measures.DIGIT] > _MANY_DIGITS * self.num_characters:
             lead = min(lead, 0.0)  # no language has that many digits
         evidence = (
-            f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "
-            f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"
+            f"{self.values['surprise']:.1f} bits per character (corpus median"
+            f" {usual['surprise'].median:.1f}); {self.values['known_words']:.0%} of its words are"
+            f" in the corpus (median {usual['known_words'].median:.0%})"
         )
         if lead >= 1 and best >= _READABLE and not plausible < _PLAUSIBLE:
             own = " or ".join(map(language_name, self.profile.languages[:3]))
-            told = f"it reads as {language_name(guesses[0].language)}, not as {own}"
-            strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
-            return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
-        # Text that reads as a language is new, not garbled; the corpus's own language takes precedence.
-        is_own = lead < _OWN_LEAD or (lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT))
+            sentence = f"it reads as {language_name(guesses[0].language)}, not as {own}"
+            strength = (
+                min(1.0, 0.3 + 0.17 * lead)
+                * min(1.0, 0.4 + odd / 2)
+                * min(1.0, 0.4 + self.num_words / 8)
+            )
+            return Sign(FOREIGN_LANGUAGE, strength, (sentence, evidence))
+        # Text that reads as a language is new, not garbled; the corpus's own language takes
+        # precedence.
+        is_own = lead < _OWN_LEAD or (
+            lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT)
+        )
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return None
-        told = "it reads like no known language"
+        sentence = "it reads like no known language"
         self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
-            told += f": only {plausible:.0%} of its letter pairs occur in any"
+            sentence += f": only {plausible:.0%} of its letter pairs occur in any"
         strength = min(1.0, 0.2 + 0.2 * odd)
-        return Sign(GARBLED_TEXT, strength, (told, evidence)) if strength >= 0.3 else None
+        return Sign(GARBLED_TEXT, strength, (sentence, evidence)) if strength >= 0.3 else None

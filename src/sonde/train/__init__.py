@@ -11,11 +11,13 @@
 
     task = Task()
     optimizer = torch.optim.AdamW(task.model.parameters())
-    trainer = Trainer(task, data, optimizer, schedule=Schedule(schedule="constant", lr=0.1), run=sonde.Run("runs/a"))
+    trainer = Trainer(task, data, optimizer, schedule=Schedule(schedule="constant", lr=0.1),
+        run=sonde.Run("runs/a"))
     trainer.train(stop=StopWhen(max_updates=30))
 
-`data` is a `TokenLoader`, a DataLoader or any iterable. `train_run(RecipeSettings(data="data/m30k"), "runs/a")` does
-what `sonde train` does: it uses the built-in recipe, which a replay can rebuild.
+`data` is a `TokenLoader`, a DataLoader or any iterable.
+`train_run(RecipeSettings(data="data/m30k"), "runs/a")` does what `sonde train` does: it uses the
+built-in recipe, which a replay can rebuild.
 """
 
 from sonde._public import public_names

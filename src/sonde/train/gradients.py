@@ -1,23 +1,27 @@
-"""Sum gradients over ranks: the sum of d(loss_sum) over ranks and micro-batches, divided once by the total weight.
+"""Sum gradients over ranks: the sum of d(loss_sum) over ranks and micro-batches, divided once by
+the total weight.
 
-Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a
-token on a rank with few tokens would count for more. Here every token counts the same, whatever its rank and
-micro-batch.
+Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of
+target tokens: a token on a rank with few tokens would count for more. Here every token counts the
+same, whatever its rank and micro-batch.
 
-A `GradientSync` is notified when forward and backward of each micro-batch begin and end, and then asked to `finish`.
-Afterwards the `.grad` of every parameter is the sum over all micro-batches of all ranks. `choose_sync` picks one of
-four kinds by the model's wrapper: `GradientSum` and `OrderedGradientSum` for replicated parameters, `DdpSum` and
-`ShardedSum` for models inside torch's own wrappers. The wrappers overlap communication with backward themselves. Both
-average over ranks by default and are configured here to sum. Their collectives are tied to forward and backward, so
-every rank must run every micro-batch, even an empty one, and an out-of-memory error on one rank ends the run. Use
-`GradientSum` where that matters and the model fits.
+A `GradientSync` is notified when forward and backward of each micro-batch begin and end, and then
+asked to `finish`. Afterwards the `.grad` of every parameter is the sum over all micro-batches of
+all ranks. `choose_sync` picks one of four kinds by the model's wrapper: `GradientSum` and
+`OrderedGradientSum` for replicated parameters, `DdpSum` and `ShardedSum` for models inside torch's
+own wrappers. The wrappers overlap communication with backward themselves. Both average over ranks
+by default and are configured here to sum. Their collectives are tied to forward and backward, so
+every rank must run every micro-batch, even an empty one, and an out-of-memory error on one rank
+ends the run. Use `GradientSum` where that matters and the model fits.
 
-`GradientSum` reduces replicated parameters over c10d while backward is still running. Parameters are split into buckets
-in reverse order of registration, and a bucket is sent as soon as its gradients are complete. Buckets are sent in the
-same order on every rank, and `finish` sends zeros for what a rank did not compute (an empty batch, an out-of-memory
-error during backward), so ranks never wait for one another forever.
+`GradientSum` reduces replicated parameters over c10d while backward is still running. Parameters
+are split into buckets in reverse order of registration, and a bucket is sent as soon as its
+gradients are complete. Buckets are sent in the same order on every rank, and `finish` sends zeros
+for what a rank did not compute (an empty batch, an out-of-memory error during backward), so ranks
+never wait for one another forever.
 
-A parameter that no rank used gets a zero gradient, on one process as on many, so that both stay equal.
+A parameter that no rank used gets a zero gradient, on one process as on many, so that both stay
+equal.
 """
 
 from abc import ABC
@@ -56,13 +60,17 @@ class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to kno
         self._parameters = list(parameters)
 
     def begin(self, *, is_last: bool) -> None:  # noqa: B027  some kinds need not know
-        """Called before the forward pass of a micro-batch; `is_last` if it is this rank's last one in the update."""
+        """Called before the forward pass of a micro-batch; `is_last` if it is this rank's last one
+        in the update.
+        """
 
     def end(self, number: int) -> None:  # noqa: B027  most kinds need not know
         """Called after the backward pass of the micro-batch with this number in the update."""
 
     def finish(self) -> None:
-        """Complete the sum, so that every parameter's `.grad` is final. Unused parameters get a zero gradient."""
+        """Complete the sum, so that every parameter's `.grad` is final. Unused parameters get a
+        zero gradient.
+        """
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -74,7 +82,9 @@ class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to kno
 class GradientSum(GradientSync):
     """Sums the gradients of replicated parameters over the ranks, overlapping with backward."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, bucket_bytes: int = _BUCKET_BYTES) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, bucket_bytes: int = _BUCKET_BYTES
+    ) -> None:
         super().__init__(parameters)
         self.is_alone = ranks.world_size() == 1
         self._buckets = [] if self.is_alone else _cut_into_buckets(self._parameters, bucket_bytes)
@@ -89,11 +99,15 @@ class GradientSum(GradientSync):
         ]
 
     def begin(self, *, is_last: bool) -> None:
-        """Send buckets as they fill up, during the backward pass of this rank's last micro-batch."""
+        """Send buckets as they fill up, during the backward pass of this rank's last
+        micro-batch.
+        """
         self._armed = is_last
 
     def finish(self) -> None:
-        """Send the remaining buckets, wait for all, and write the sums to the parameters' `.grad`."""
+        """Send the remaining buckets, wait for all, and write the sums to the parameters'
+        `.grad`.
+        """
         super().finish()
         if self.is_alone:
             return
@@ -123,23 +137,27 @@ class GradientSum(GradientSync):
         """Send the buckets that are complete, up to the first one that is not."""
         while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
             bucket = self._buckets[len(self._sent)]
-            flat = torch.cat([parameter.grad.flatten() for parameter in bucket if parameter.grad is not None])
+            flat = torch.cat(
+                [parameter.grad.flatten() for parameter in bucket if parameter.grad is not None]
+            )
             self._sent.append((flat, dist.all_reduce(flat, async_op=True)))
 
 
 class OrderedGradientSum(GradientSync):
-    """Sums gradients micro-batch by micro-batch in a fixed order, so that 1, 2 and 4 ranks are bitwise equal.
+    """Sums gradients micro-batch by micro-batch in a fixed order, so that 1, 2 and 4 ranks are
+    bitwise equal.
 
-    Floating-point addition is not associative, and the usual all-reduce adds in an order that depends on the number of
-    ranks. Here each micro-batch has its own row, filled by exactly one rank (adding zeros is exact), and the rows are
-    then added in the order of their global numbers. Costs the memory and traffic of one set of gradients per
-    micro-batch.
+    Floating-point addition is not associative, and the usual all-reduce adds in an order that
+    depends on the number of ranks. Here each micro-batch has its own row, filled by exactly one
+    rank (adding zeros is exact), and the rows are then added in the order of their global numbers.
+    Costs the memory and traffic of one set of gradients per micro-batch.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int) -> None:
         super().__init__(parameters)
         self._rows = [
-            torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
+            torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device)
+            for p in self._parameters
         ]
 
     def end(self, number: int) -> None:
@@ -150,7 +168,9 @@ class OrderedGradientSum(GradientSync):
                 parameter.grad = None
 
     def finish(self) -> None:
-        """Write the ordered sum over all micro-batches of all ranks to the parameters' `.grad`, and clear the rows."""
+        """Write the ordered sum over all micro-batches of all ranks to the parameters' `.grad`, and
+        clear the rows.
+        """
         if ranks.world_size() > 1:
             works = [dist.all_reduce(rows, async_op=True) for rows in self._rows]
             for work in works:
@@ -163,8 +183,11 @@ class OrderedGradientSum(GradientSync):
             rows.zero_()
 
 
-def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch checks the annotation
-    """Communication hook for DistributedDataParallel that sums, where the default one averages over ranks."""
+# torch checks the annotation
+def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+    """Communication hook for DistributedDataParallel that sums, where the default one averages over
+    ranks.
+    """
     work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.SUM, group=group, async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
     return future
@@ -181,12 +204,15 @@ class DdpSum(GradientSync):
         model.register_comm_hook(model.process_group, _add)
 
     def begin(self, *, is_last: bool) -> None:
-        """Communicate only for the last micro-batch. DistributedDataParallel reads this flag in forward (as `no_sync` does)."""
+        """Communicate only for the last micro-batch. DistributedDataParallel reads this flag in
+        forward (as `no_sync` does).
+        """
         self._model.require_backward_grad_sync = is_last
 
 
 class ShardedSum(GradientSync):
-    """Sums gradients of a model under `fully_shard` (FSDP2). The sums are sharded like the gradients.
+    """Sums gradients of a model under `fully_shard` (FSDP2). The sums are sharded like the
+    gradients.
 
     Every backward pass reduces into the shards, which keeps memory small.
     """
@@ -201,15 +227,21 @@ class ShardedSum(GradientSync):
                 module.set_force_sum_reduction_for_comms(True)
 
 
-def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """Split the parameters into buckets of one dtype and device, starting with the last parameters."""
+def _cut_into_buckets(
+    parameters: list[nn.Parameter], bucket_bytes: int
+) -> list[list[nn.Parameter]]:
+    """Split the parameters into buckets of one dtype and device, starting with the last
+    parameters.
+    """
     buckets: list[list[nn.Parameter]] = []
-    size, kind = 0, None
+    size = 0
+    kind = None
     for parameter in reversed(parameters):
         size += parameter.nbytes
         if size > bucket_bytes or kind != (parameter.dtype, parameter.device):
             buckets.append([])
-            size, kind = parameter.nbytes, (parameter.dtype, parameter.device)
+            size = parameter.nbytes
+            kind = (parameter.dtype, parameter.device)
         buckets[-1].append(parameter)
     return buckets
 
@@ -217,27 +249,40 @@ def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list
 def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise if the optimizer lacks a trainable parameter, which would silently never be updated."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    named = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     if not named:
         raise SettingError("the model has no parameter that requires a gradient")
     missing = [name for name, parameter in named if id(parameter) not in held]
     if missing:
         raise SettingError(
-            f"the optimiser does not hold {len(missing)} of the model's {len(named)} parameters: {', '.join(missing[:10])}",
+            f"the optimizer does not hold {len(missing)} of the model's {len(named)} parameters:"
+            f" {', '.join(missing[:10])}",
             cause="they were created after it, or left out of its parameter groups",
-            hint="build the optimiser from model.parameters() last, or freeze them with requires_grad_(False)",
+            hint=(
+                "build the optimizer from model.parameters() last, or freeze them with"
+                " requires_grad_(False)"
+            ),
         )
 
 
 def describe_shapes(model: nn.Module) -> str:
-    """Summarise the parameters in a string that differs for other shapes, so that mismatched ranks are refused early."""
+    """Summarise the parameters in a string that differs for other shapes, so that mismatched ranks
+    are refused early.
+    """
     shapes = [f"{name} {list(one.shape)} {one.dtype}" for name, one in model.named_parameters()]
-    num_values = sum(one.numel() for one in model.parameters())
-    return f"{num_values:,} values in {len(shapes)} tensors, shapes {crc32(' '.join(shapes).encode()):08x}"
+    num_values = sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"{num_values:,} values in {len(shapes)} tensors, shapes"
+        f" {crc32(' '.join(shapes).encode()):08x}"
+    )
 
 
 def choose_sync(model: nn.Module, settings: TrainerSettings) -> GradientSync:
-    """Choose how gradients are summed: by the model's wrapper, in fixed order if requested, else as a plain sum."""
+    """Choose how gradients are summed: by the model's wrapper, in fixed order if requested, else as
+    a plain sum.
+    """
     is_wrapped = isinstance(model, (DistributedDataParallel, FSDPModule))
     if settings.ordered and is_wrapped:
         raise SettingError(

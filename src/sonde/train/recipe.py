@@ -1,8 +1,9 @@
-"""The built-in recipe: builds everything a trainer needs from settings. Equal settings build bitwise equal parts.
+"""The built-in recipe: builds everything a trainer needs from settings. Equal settings build
+bitwise equal parts.
 
     settings = RecipeSettings(data="data/m30k", max_epochs=20)
     pieces = build(settings)
-    with Run("runs/a", settings=settings.as_saved(), data=fingerprints(pieces.directory)) as run:
+    with Run("runs/a", config=settings.as_saved(), data=fingerprints(pieces.directory)) as run:
         pieces.trainer(run).train(stop=pieces.settings)
 
 Replaying a step or translating with a run rebuilds its parts from the settings in its manifest.
@@ -37,7 +38,9 @@ VALID: Final = "valid"
 
 @dataclass(eq=False)
 class TransformerTask:
-    """Trains a model that is called as `model(decoder_input, source)` and returns logits [B, T, V]."""
+    """Trains a model that is called as `model(decoder_input, source)` and returns logits [B, T,
+    V].
+    """
 
     model: nn.Module
     """The model to train."""
@@ -68,7 +71,9 @@ class TransformerTask:
 
 
 def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "Pieces":
-    """Build everything that the settings describe. With several ranks, the data is this rank's share."""
+    """Build everything that the settings describe. With several ranks, the data is this rank's
+    share.
+    """
     directory = DataDirectory(settings.data)
     tokenizer = directory.tokenizer()
     task = build_task(settings, directory, tokenizer, device=device)
@@ -82,7 +87,11 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
             hint="`sonde prepare --valid FILE` makes one",
         )
     optimizer = torch.optim.AdamW(
-        task.model.parameters(), lr=0.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+        task.model.parameters(),
+        lr=0.0,
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        fused=True,
     )
     return Pieces(
         task=task,
@@ -97,9 +106,15 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
 
 
 def build_task(
-    settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, *, device: torch.device | str = "cpu"
+    settings: RecipeSettings,
+    directory: DataDirectory,
+    tokenizer: Tokenizer,
+    *,
+    device: torch.device | str = "cpu",
 ) -> TransformerTask:
-    """Build the model with its initial weights, and its loss. Torch's global generator is left unchanged."""
+    """Build the model with its initial weights, and its loss. Torch's global generator is left
+    unchanged.
+    """
     source = directory.source_tokenizer()
     model_settings = settings.model(
         vocab_size=tokenizer.vocab_size,
@@ -110,7 +125,9 @@ def build_task(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = Transformer(model_settings)
-    return TransformerTask(model.to(device), pad=tokenizer.specials.pad, label_smoothing=settings.label_smoothing)
+    return TransformerTask(
+        model.to(device), pad=tokenizer.specials.pad, label_smoothing=settings.label_smoothing
+    )
 
 
 def has_source(directory: DataDirectory) -> bool:
@@ -128,7 +145,10 @@ def fingerprints(directory: DataDirectory) -> dict[str, str]:
     """Return digests of the token files and the tokenizer, for the manifest."""
     sidecars = [sidecar for of_split in directory.splits.values() for sidecar in of_split]
     files = {f"{sidecar.split}.{sidecar.language}": sidecar.bin.sha256 for sidecar in sidecars}
-    return {**files, "tokenizer": "+".join(dict.fromkeys(sidecar.tokenizer.digest for sidecar in sidecars))}
+    return {
+        **files,
+        "tokenizer": "+".join(dict.fromkeys(sidecar.tokenizer.digest for sidecar in sidecars)),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +160,9 @@ class Pieces:
     data: TokenLoader
     """Training batches of this rank."""
     valid_data: Callable[[], Iterable[Batch]] | None
-    """Returns held-out batches of this rank, from the start at each call; None if there are none."""
+    """Returns held-out batches of this rank, from the start at each call; None if there are
+    none.
+    """
     optimizer: torch.optim.Optimizer
     """The optimizer: AdamW over all parameters."""
     schedule: Schedule
@@ -167,7 +189,9 @@ class Pieces:
         return trainer
 
 
-def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, split: str) -> TokenLoader:
+def _loader(
+    settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, split: str
+) -> TokenLoader:
     is_training = split == TRAIN
     pairs = has_source(directory)
     dataset: TokenDataset = (
@@ -175,9 +199,13 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
         if pairs
         else BlockDataset(directory.tokens(split), settings.block_size, name=split)
     )
-    skip_list = read_skip_list(Path(settings.skip_list)) if settings.skip_list and is_training else None
+    skip_list = (
+        read_skip_list(Path(settings.skip_list)) if settings.skip_list and is_training else None
+    )
     if skip_list is not None and len(skip_list.samples(split)) >= len(dataset) > 0:
-        raise SettingError(f"{settings.skip_list} leaves out all {len(dataset):,} samples of {split}")
+        raise SettingError(
+            f"{settings.skip_list} leaves out all {len(dataset):,} samples of {split}"
+        )
     loader = TokenLoader(
         dataset,
         Collater.of(tokenizer.specials, has_source=pairs),
@@ -194,7 +222,8 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
     )
     if is_training and not len(loader.sampler.batches):
         raise SettingError(
-            f"there is nothing to train on in {directory.path}: {len(dataset):,} samples, none of them in a batch",
+            f"there is nothing to train on in {directory.path}: {len(dataset):,} samples, none of"
+            " them in a batch",
             hint="an empty text makes no samples, and one longer than max_tokens is left out",
         )
     return loader

@@ -1,19 +1,21 @@
 """Reporting during training: nested metrics, and a log record every `log_interval` updates.
 
-There are four levels: `train_step` is the update, `train_inner` covers the time since the last log record, `train` the
-epoch, and `default` the run. The keys are those of TCAP's logger:
+There are four levels: `train_step` is the update, `train_inner` covers the time since the last log
+record, `train` the epoch, and `default` the run. The keys are those of TCAP's logger:
 
-    rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
-    train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
+    rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape,
+        train.lr,
+    train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum),
+        train.grad_norm;
     val.loss, val.ips and the other results of an evaluation
 
-Values that a task or a callback logs during an update with `metrics.log_scalar` and similar functions appear beside
-them, under their own names: in the log as means over the interval, in the update's step record (`values`), and in
-`context.logged`, where the progress line finds them.
+Values that a task or a callback logs during an update with `metrics.log_scalar` and similar
+functions appear beside them, under their own names: in the log as means over the interval, in the
+update's step record (`values`), and in `context.logged`, where the progress line finds them.
 
-A step record is written after every update; when updates take less than 20 ms, several are written together. All of
-them are in the file before a checkpoint is, so whatever a killed process had not written yet is repeated by its next
-start.
+A step record is written after every update; when updates take less than 20 ms, several are written
+together. All of them are in the file before a checkpoint is, so whatever a killed process had not
+written yet is repeated by its next start.
 """
 
 import logging
@@ -21,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TextIO
 
 from sonde import ranks
@@ -30,7 +33,7 @@ from sonde.log.logger import Logger
 from sonde.metrics.aggregator import Aggregator
 from sonde.metrics.stack import aggregate, get_smoothed_values, log_scalar, reset_meters
 from sonde.records.append import RecordFile
-from sonde.records.journal import STEP
+from sonde.records.journal import StepRecord
 from sonde.run import Run
 from sonde.train.step import StepResult
 
@@ -38,7 +41,9 @@ STEP_LEVEL: Final = "train_step"
 INNER: Final = "train_inner"
 EPOCH: Final = "train"
 _WRITE_SECONDS: Final = 0.02
-"""Longest time in seconds that step records wait for the next one. A system call for each would cost a fast loop more than its metrics do."""
+"""Longest time in seconds that step records wait for the next one. A system call for each would
+cost a fast loop more than its metrics do.
+"""
 _TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
 _OWN: Final = frozenset({"train.loss", "train.tokens", "train.grad_norm", *_TIMES})
 """Names that the reporter itself logs."""
@@ -58,10 +63,14 @@ _METADATA: Final[dict[str, dict[str, str]]] = {
 def open_tb_writer(run: Run | None) -> Any:
     """Open a `SummaryWriter` in the run; returns None on ranks other than 0."""
     if run is None:
-        raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
+        raise SettingError(
+            "create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))"
+        )
     if ranks.rank() != 0:
         return None
-    library = import_extra("torch.utils.tensorboard", needed_for="create_tb_writer", extra="tensorboard")
+    library = import_extra(
+        "torch.utils.tensorboard", needed_for="create_tb_writer", extra="tensorboard"
+    )
     return library.SummaryWriter(str(run.layout.root / "tensorboard"))
 
 
@@ -72,7 +81,8 @@ def visible_logging() -> Iterator[None]:
     if ranks.rank() != 0 or root.handlers:
         yield
         return
-    handler, level = _ToStderr(), root.level
+    handler = _ToStderr()
+    level = root.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))
@@ -84,7 +94,9 @@ def visible_logging() -> Iterator[None]:
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, which a progress bar may replace to keep messages above itself."""
+    """Writes to the current `sys.stderr`, which a progress bar may replace to keep messages above
+    itself.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -95,19 +107,26 @@ class Reporter:
     """Updates the metrics at every update and writes a log record at every `interval`-th."""
 
     def __init__(self, logger: Logger, *, interval: int, steps: RecordFile | None = None) -> None:
-        """`logger` gets the means over `interval` updates; `steps` gets a record of every update."""
+        """`logger` gets the means over `interval` updates; `steps` gets a record of every
+        update.
+        """
         self._logger = logger
         self._steps = steps
         self._waiting: list[dict[str, Any]] = []
         self._written = 0.0
-        self._current: dict[str, Any] | None = None
-        self._due_shape: list[int] | None = None  # shape of the batch, or of its target, when a log record is due
+        self._current: StepRecord | None = None
+        # shape of the batch, or of its target, when a log record is due
+        self._due_shape: list[int] | None = None
         self._interval = interval
         self._level: Aggregator | None = None
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
-    def update(self, context: Context, result: StepResult, *, data_seconds: float, batch: Any) -> None:
-        """Record one update, inside `epoch`. `batch` is its last batch. Callbacks may add values until `end_update`."""
+    def update(
+        self, context: Context, result: StepResult, *, data_seconds: float, batch: Any
+    ) -> None:
+        """Record one update, inside `epoch`. `batch` is its last batch. Callbacks may add values
+        until `end_update`.
+        """
         log_scalar("train.loss", result.loss, result.weight)
         log_scalar("train.tokens", result.weight)
         log_scalar("train.data_time", data_seconds)
@@ -116,17 +135,15 @@ class Reporter:
         log_scalar("train.grad_time", result.optimizer_seconds)
         if result.grad_norm is not None:
             log_scalar("train.grad_norm", result.grad_norm)
-        self._current = {
-            "type": STEP,
-            "step": context.step,
-            "epoch": context.epoch,
-            "loss": result.loss,
-            "weight": result.weight,
-            "grad_norm": result.grad_norm,
-            "lr": context.lr,
-        }
-        if result.skipped is not None:
-            self._current["skipped"] = result.skipped
+        self._current = StepRecord(
+            step=context.step,
+            epoch=context.epoch,
+            loss=result.loss,
+            weight=result.weight,
+            grad_norm=result.grad_norm,
+            lr=context.lr,
+            skipped=result.skipped,
+        )
         if context.step % self._interval == 0:
             self._due_shape = list(getattr(getattr(batch, "target", batch), "shape", ()))
 
@@ -135,31 +152,36 @@ class Reporter:
         level = self._level
         if level is None or level.by_key.keys() <= _OWN:
             return {}
-        return {name: value for name, value in level.get_smoothed_values().items() if name not in _OWN}
+        return {
+            name: value for name, value in level.get_smoothed_values().items() if name not in _OWN
+        }
 
     def log_interval(self) -> None:
-        """Log the means of the interval if it ends with this update. Called before an evaluation or at the end of the update."""
+        """Log the means of the interval if it ends with this update. Called before an evaluation or
+        at the end of the update.
+        """
         if self._due_shape is not None and self._current is not None:
-            self._logger.log(
-                (self._current["epoch"], self._current["step"]), self._record(self._current, self._due_shape)
-            )
+            step = (self._current.epoch, self._current.step)
+            self._logger.log(step, self._record(self._current, self._due_shape))
             self._due_shape = None
             reset_meters(INNER)
 
     def end_update(self) -> None:
-        """Finish the update after all callbacks: write the log record if due, and the step record."""
+        """Finish the update after all callbacks: write the log record if due, and the step
+        record.
+        """
         record = self._current
         if record is None:
             return
         values = self.logged()
         if values:
-            record["values"] = values
+            record = replace(record, values=values)
             reset_meters(STEP_LEVEL)
         if self._due_shape is not None:
             self.log_interval()
         self._current = None
         if self._steps is not None:
-            self._waiting.append(record)
+            self._waiting.append(record.as_record())
             if time.monotonic() - self._written > _WRITE_SECONDS:
                 self.write_steps()
 
@@ -171,7 +193,9 @@ class Reporter:
             self._written = time.monotonic()
 
     def run_start(self) -> None:
-        """Log the metadata of the keys, and reset levels that an earlier training in this process left."""
+        """Log the metadata of the keys, and reset levels that an earlier training in this process
+        left.
+        """
         for metric, metadata in _METADATA.items():
             self._logger.metadata(metric, metadata)
         reset_meters(INNER)
@@ -179,7 +203,9 @@ class Reporter:
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """Context for the updates of an epoch. Values logged inside, also by the task, count in every level."""
+        """Context for the updates of an epoch. Values logged inside, also by the task, count in
+        every level.
+        """
         reset_meters(EPOCH)
         try:
             with aggregate(EPOCH), aggregate(INNER), aggregate(STEP_LEVEL) as self._level:
@@ -194,11 +220,11 @@ class Reporter:
         self.log_interval()
         data: dict[str, Any] = {"rank": self._rank}
         data |= {f"val.{name}": value for name, value in results.items() if name != "weight"}
-        if seconds > 0:
-            data["val.ips"] = results.get("weight", 0.0) / seconds
+        if seconds > 0 and "weight" in results:
+            data["val.ips"] = results["weight"] / seconds
         self._logger.log((context.epoch, context.step), data)
 
-    def _record(self, update: Mapping[str, Any], shape: list[int]) -> dict[str, Any]:
+    def _record(self, update: StepRecord, shape: list[int]) -> dict[str, Any]:
         """Return the means of the interval that ends with this update."""
         inner = get_smoothed_values(INNER)
         seconds = sum(inner[name] for name in _TIMES)
@@ -207,7 +233,7 @@ class Reporter:
             "train.loss": inner["train.loss"],
             "train.ips": inner["train.tokens"] / seconds if seconds > 0 else 0.0,
             "data.shape": shape,
-            "train.lr": update["lr"],
+            "train.lr": update.lr,
             **{name: inner[name] for name in _TIMES},
             "train.compute_time": seconds,
         }

@@ -1,10 +1,13 @@
-"""The learning rate as a pure function of the update number, and one schedule that follows the validation loss.
+"""The learning rate as a pure function of the update number, and one schedule that follows the
+validation loss.
 
-`Schedule.rate(update)` is the rate of the update with that 0-based number. It is stateless, so resuming needs nothing.
-`Plateau` is the exception: it lowers the rate when the metric stops improving, and its state is in the checkpoint.
+`Schedule.rate(update)` is the rate of the update with that 0-based number. It is stateless, so
+resuming needs nothing. `Plateau` is the exception: it lowers the rate when the metric stops
+improving, and its state is in the checkpoint.
 
     inverse_sqrt   linear warm-up, then peak · sqrt(warmup / update)       (Vaswani et al. 2017)
-    cosine         linear warm-up, then half a cosine down to the end rate (Loshchilov and Hutter 2017)
+    cosine         linear warm-up, then half a cosine down to the end rate (Loshchilov and Hutter
+                   2017)
     linear         linear warm-up, then a straight line down to the end rate
     polynomial     the same with a power, as fairseq counts: the end rate is that of the last update
     constant       linear warm-up, then the peak
@@ -27,7 +30,9 @@ _NEED_TOTAL: Final = ("cosine", "linear", "polynomial", "wsd")
 class Schedule:
     """A learning rate schedule."""
 
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = (
+        "inverse_sqrt"
+    )
     """Learning rate schedule after the warm-up."""
     lr: PositiveNumber = 5e-4
     """Peak learning rate."""
@@ -49,18 +54,24 @@ class Schedule:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.end_lr > self.lr:
-            raise SettingError(f"end_lr cannot be {self.end_lr}: it is above the peak, lr {self.lr}")
+            raise SettingError(
+                f"end_lr cannot be {self.end_lr}: it is above the peak, lr {self.lr}"
+            )
         if self.schedule in _NEED_TOTAL and (self.schedule_updates or 0) <= self.warmup:
             raise SettingError(
                 f"{self.schedule} needs schedule_updates above warmup, not {self.schedule_updates}",
                 hint="it ends there; in `sonde train`, max_updates will do",
             )
         if self.schedule == "inverse_sqrt" and self.warmup < 1:
-            raise SettingError("inverse_sqrt needs a warmup of at least 1: its shape starts from there")
+            raise SettingError(
+                "inverse_sqrt needs a warmup of at least 1: its shape starts from there"
+            )
 
     def rate(self, update: int) -> float:
         """Return the rate of the update with this 0-based number."""
-        is_limited = self.lr_limit is not None and (self.lr_limit_until is None or update < self.lr_limit_until)
+        is_limited = self.lr_limit is not None and (
+            self.lr_limit_until is None or update < self.lr_limit_until
+        )
         return min(self._shape(update), self.lr_limit or 0.0) if is_limited else self._shape(update)
 
     def _shape(self, update: int) -> float:
@@ -74,7 +85,8 @@ class Schedule:
         if self.schedule == "wsd":
             decay = self.decay_updates or max(self.schedule_updates // 10, 1)
             return self._down(1 - min(max(self.schedule_updates - update, 0) / decay, 1.0))
-        # The polynomial schedule follows fairseq, whose rate after the n-th update is that of our update n - 1.
+        # The polynomial schedule follows fairseq, whose rate after the n-th update is that of our
+        # update n - 1.
         past = update - self.warmup + (self.schedule == "polynomial")
         done = min(past / (self.schedule_updates - self.warmup), 1.0)
         if self.schedule == "cosine":
@@ -125,4 +137,6 @@ class Plateau:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict`."""
-        self.scale, self._best, self._num_bad = state["scale"], state["best"], state["num_bad"]
+        self.scale = state["scale"]
+        self._best = state["best"]
+        self._num_bad = state["num_bad"]

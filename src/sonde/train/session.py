@@ -1,6 +1,8 @@
-"""One start of a training run with the built-in recipe: join the ranks, build, train, report why it ended.
+"""One start of a training run with the built-in recipe: join the ranks, build, train, report why it
+ended.
 
-`sonde train` calls this after reading its flags; `train_run(settings, "runs/a")` does the same from Python.
+`sonde train` calls this after reading its flags; `train_run(settings, "runs/a")` does the same from
+Python.
 """
 
 import os
@@ -35,20 +37,23 @@ def train_run(
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
 ) -> str:
-    """Train or resume the run in a directory and return why it stopped. Under torchrun, every rank calls it.
+    """Train or resume the run in a directory and return why it stopped. Under torchrun, every rank
+    calls it.
 
     Raises if the run's checkpoints are missing or damaged, unless `start_over` is true.
     """
     with ranks.process_group(timeout_seconds=settings.timeout_seconds) as device:
         pieces = build(settings, device=device)
         data = fingerprints(pieces.directory)
-        ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
+        ranks.check_agreement(
+            {"settings": asdict(settings), "data": data, "versions": describe_versions()}
+        )
         _check_same_data(Path(directory), data)
         if settings.verify_data:
             ranks.found_by_rank_0(pieces.directory.verify)  # its errors are raised on all ranks
         run = Run(
             directory,
-            settings=settings.as_saved(),
+            config=settings.as_saved(),
             seeds={"all": settings.seed},
             data=data,
             rank=ranks.rank(),
@@ -70,7 +75,9 @@ def train_run(
                 shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
                 _say(trainer.logger, settings, _described(settings, pieces, device))
-                reason = trainer.train(stop=pieces.settings, callbacks=[*callbacks, *shown], start_over=start_over)
+                reason = trainer.train(
+                    stop=pieces.settings, callbacks=[*callbacks, *shown], start_over=start_over
+                )
                 _say(trainer.logger, settings, f"stopped: {reason}")
             run.close(status=STOPPED if trainer.gave_up else FINISHED, reason=reason)
     return reason
@@ -92,18 +99,24 @@ def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -
     step, rejected = folder.newest()
     num_updates = -(-len(pieces.data) // settings.update_freq)
     facts = {
-        "run": f"{directory}: " + (f"goes on after update {step}" if step is not None else "starts anew"),
+        "run": (
+            f"{directory}: " + (f"goes on after step {step}" if step is not None else "starts anew")
+        ),
         "data": _data_text(pieces.directory),
         "model": _model_text(pieces),
-        "epoch": f"{len(pieces.data):,} micro-batches, {num_updates:,} updates on one rank",
+        "epoch": f"{len(pieces.data):,} micro-batches, {num_updates:,} steps on one rank",
     }
     if rejected:
-        facts["damaged"] = f"{len(rejected)} newer checkpoints do not verify and would be passed over"
+        facts["damaged"] = (
+            f"{len(rejected)} newer checkpoints do not verify and would be passed over"
+        )
     return facts
 
 
 def _check_same_data(directory: Path, data: dict[str, str]) -> None:
-    """Raise if the data changed since the run began, because its position would refer to other samples."""
+    """Raise if the data changed since the run began, because its position would refer to other
+    samples.
+    """
     if not RunLayout(directory).manifest.exists():
         return
     recorded = read_manifest(directory).data
@@ -118,21 +131,28 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:
     world = ranks.world_size()
     return (
-        f"{_model_text(pieces)} on {_data_text(pieces.directory)}; {len(pieces.data):,} updates of "
-        f"{settings.update_freq} × {world} micro-batches to go in this epoch; {device}, {world} rank{'s' * (world > 1)}"
+        f"{_model_text(pieces)} on {_data_text(pieces.directory)}; {len(pieces.data):,} steps of"
+        f" {settings.update_freq} × {world} micro-batches to go in this epoch; {device}, {world}"
+        f" rank{'s' * (world > 1)}"
     )
 
 
 def _data_text(directory: DataDirectory) -> str:
     sidecars = directory.splits["train"]
     languages = "-".join(sidecar.language for sidecar in sidecars)
-    return f"{directory.path} ({languages}, {sidecars[0].num_samples:,} samples, {sidecars[-1].num_tokens:,} target tokens)"
+    return (
+        f"{directory.path} ({languages}, {sidecars[0].num_samples:,} samples,"
+        f" {sidecars[-1].num_tokens:,} target tokens)"
+    )
 
 
 def _model_text(pieces: Pieces) -> str:
     num_parameters = sum(parameter.numel() for parameter in pieces.task.model.parameters())
     kind = "encoder-decoder" if pieces.data.collater.has_source else "language model"
-    return f"{kind} of {num_parameters / 1e6:.1f} M parameters, vocabulary {pieces.tokenizer.vocab_size:,}"
+    return (
+        f"{kind} of {num_parameters / 1e6:.1f} M parameters, vocabulary"
+        f" {pieces.tokenizer.vocab_size:,}"
+    )
 
 
 def _num_updates(pieces: Pieces) -> int | None:

@@ -2,20 +2,21 @@
 
     stop = StopWhen(max_updates=10_000, patience=5, metric="loss")
     state = StopState()
-    reason = stop.reason(state, num_updates=7, num_epochs=0, lr=0.1)    # None: go on; else a sentence for the record and the screen
+    # None: go on; else a sentence for the record and the screen
+    reason = stop.reason(state, num_updates=7, num_epochs=0, lr=0.1)
 
-If several conditions are met, the first one wins and is named. The order is fixed: updates, epochs, learning rate,
-target, patience. `reason` is pure: it uses only numbers that all ranks share, so all ranks get the same answer. Hours
-are counted by rank 0, so the training loop checks them. `StopState` is what must survive a resume: the best value, and
-the number of evaluations since.
+If several conditions are met, the first one wins and is named. The order is fixed: updates, epochs,
+learning rate, target, patience. `reason` is pure: it uses only numbers that all ranks share, so all
+ranks get the same answer. Hours are counted by rank 0, so the training loop checks them.
+`StopState` is what must survive a resume: the best value, and the number of evaluations since.
 
-`FinitenessWatch` counts non-finite losses in a row. A single one is harmless, since its gradients are not applied
-(step.py). The loss is the mean over all ranks, so all of them decide alike.
+`FinitenessCheck` counts non-finite losses in a row. A single one is harmless, since its gradients
+are not applied (step.py). The loss is the mean over all ranks, so all of them decide alike.
 
-`stop_signals` handles SIGTERM, Ctrl-C and SIGHUP: finish the step, save, and exit with 143, 130 or 129; a second signal
-exits at once. The handlers only set a flag, which the loop reads between steps; nothing is saved from inside a signal
-handler. They are installed for a `with` block, in the main thread only, and the previous handlers are restored
-afterwards.
+`stop_signals` handles SIGTERM, Ctrl-C and SIGHUP: finish the step, save, and exit with 143, 130 or
+129; a second signal exits at once. The handlers only set a flag, which the loop reads between
+steps; nothing is saved from inside a signal handler. They are installed for a `with` block, in the
+main thread only, and the previous handlers are restored afterwards.
 """
 
 import logging
@@ -55,7 +56,9 @@ class StopState:
 
 @dataclass(frozen=True, kw_only=True)
 class StopWhen:
-    """The conditions that end a run, in any combination. At least one must be given. 0 and -1 turn one off, as None does."""
+    """The conditions that end a run, in any combination. At least one must be given. 0 and -1 turn
+    one off, as None does.
+    """
 
     max_epochs: int | None = None
     """Stop after this many epochs."""
@@ -66,13 +69,17 @@ class StopWhen:
     min_lr: float | None = None
     """Stop when the learning rate has decayed to this value or below."""
     patience: int | None = None
-    """Stop after this many evaluations without improvement. A tie is not an improvement; 0 or less turns this off."""
+    """Stop after this many evaluations without improvement. A tie is not an improvement; 0 or less
+    turns this off.
+    """
     target: Finite | None = None
     """Stop when the metric reaches this value."""
     metric: str = "loss"
     """The evaluation metric that patience and target use."""
     mode: Literal["min", "max"] | None = None
-    """Whether a lower or a higher metric is better (default: max for bleu, chrf and accuracy, min for anything else)."""
+    """Whether a lower or a higher metric is better (default: max for bleu, chrf and accuracy, min
+    for anything else).
+    """
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -83,14 +90,21 @@ class StopWhen:
             elif value is not None and not value > 0:
                 raise SettingError(f"{name} must be above 0, not {value}")
         endings = (self.max_epochs, self.max_updates, self.max_hours, self.min_lr, self.target)
-        if all(value is None for value in endings) and (self.patience is None or self.patience <= 0):
+        if all(value is None for value in endings) and (
+            self.patience is None or self.patience <= 0
+        ):
             raise SettingError(
                 "no stop condition was given: training would never end",
-                hint="give one or more of max_epochs, max_updates, max_hours, min_lr, patience, target",
+                hint=(
+                    "give one or more of max_epochs, max_updates, max_hours, min_lr, patience,"
+                    " target"
+                ),
             )
 
     def check_peak_lr(self, peak_lr: float) -> None:
-        """Raise if `min_lr` is not below the peak of the schedule: training would end before it began."""
+        """Raise if `min_lr` is not below the peak of the schedule: training would end before it
+        began.
+        """
         if self.min_lr is not None and self.min_lr >= peak_lr:
             raise SettingError(
                 f"min_lr={self.min_lr} is not below the peak learning rate {peak_lr}",
@@ -104,13 +118,17 @@ class StopWhen:
             raise SettingError(
                 f"patience and target look at {self.metric!r}, which the evaluation does not give",
                 cause=f"it gives {', '.join(sorted(results)) or 'nothing'}",
-                hint="`sonde train --evaluate bleu` gives bleu and chrf; from Python, an EvaluatorCallback gives any value",
+                hint=(
+                    "`sonde train --evaluate bleu` gives bleu and chrf; from Python, an"
+                    " EvaluatorCallback gives any value"
+                ),
             )
 
     def observe(self, state: StopState, value: float | None) -> None:
         """Record one evaluation's value of the metric. None, no evaluation, is not counted."""
         if value is not None and self.is_better(value, state.best):
-            state.best, state.num_evaluations_since_best = value, 0
+            state.best = value
+            state.num_evaluations_since_best = 0
         elif value is not None:
             state.num_evaluations_since_best += 1
 
@@ -123,26 +141,37 @@ class StopWhen:
         return value < than if better_mode(self.metric, self.mode) == "min" else value > than
 
     def reason(self, state: StopState, num_updates: int, num_epochs: int, lr: float) -> str | None:
-        """Return why training should stop now, or None. `lr` is the rate of the next update, infinite during warm-up."""
+        """Return why training should stop now, or None. `lr` is the rate of the next update,
+        infinite during warm-up.
+        """
         if self.max_updates is not None and num_updates >= self.max_updates:
-            return f"max_updates: {num_updates} updates were made"
+            return f"max_updates: {num_updates} steps were made"
         if self.max_epochs is not None and num_epochs >= self.max_epochs:
             return f"max_epochs: {num_epochs} epochs were completed"
         if self.min_lr is not None and lr <= self.min_lr:
             return f"min_lr: the learning rate fell to {lr:g}"
-        if self.target is not None and state.best is not None and not self.is_better(self.target, state.best):
+        if (
+            self.target is not None
+            and state.best is not None
+            and not self.is_better(self.target, state.best)
+        ):
             return f"target: {self.metric} reached {state.best:g}"
         if self.patience is not None and 0 < self.patience <= state.num_evaluations_since_best:
             than = "" if state.best is None else f" than {state.best:g}"
-            return f"patience: {state.num_evaluations_since_best} evaluations without a better {self.metric}{than}"
+            return (
+                f"patience: {state.num_evaluations_since_best} evaluations without a better"
+                f" {self.metric}{than}"
+            )
         return None
 
 
-class FinitenessWatch:
+class FinitenessCheck:
     """Counts consecutive updates with a non-finite loss."""
 
     def __init__(self, limit: int | None, event: Callable[..., None]) -> None:
-        """Stop after `limit` non-finite losses in a row, or never if None. `event` records events of the run."""
+        """Stop after `limit` non-finite losses in a row, or never if None. `event` records events
+        of the run.
+        """
         self._limit = limit
         self._event = event
         self._num_in_a_row = 0
@@ -151,23 +180,34 @@ class FinitenessWatch:
     @property
     def suspicion(self) -> str | None:
         """Why the weights are suspect now; None if they are not."""
-        return f"the last {self._num_in_a_row} losses are not finite" if self._num_in_a_row >= _SUSPECT_AFTER else None
+        return (
+            f"the last {self._num_in_a_row} losses are not finite"
+            if self._num_in_a_row >= _SUSPECT_AFTER
+            else None
+        )
 
     def end_epoch(self, num_updates: int) -> None:
-        """Record the end of an epoch. Raises after two epochs in a row without an update, which would never end."""
+        """Record the end of an epoch. Raises after two epochs in a row without an update, which
+        would never end.
+        """
         self._epoch_ended_after = [self._epoch_ended_after[1], num_updates]
         if self._epoch_ended_after[0] == num_updates:
-            raise SettingError("the training data has no batches", hint="look at the data and its filters")
+            raise SettingError(
+                "the training data has no batches", hint="look at the data and its filters"
+            )
 
     def observe(self, step: int, loss: float, weight: float) -> str | None:
-        """Record the loss of an update of `weight` tokens. Returns the reason to stop, if there is one."""
+        """Record the loss of an update of `weight` tokens. Returns the reason to stop, if there is
+        one.
+        """
         if not weight:
             return None  # every sample was left out, which says nothing about the weights
         self._num_in_a_row = 0 if math.isfinite(loss) else self._num_in_a_row + 1
         if self._num_in_a_row == _TOLD_AFTER:
             _logger.warning(
-                "the loss has not been finite for %d updates, up to %d: nothing is learned any more. Checkpoints from here on are "
-                "marked as suspect; max_nonfinite_updates ends such a run, `sonde diagnose` looks for the cause",
+                "the loss has not been finite for %d steps, up to %d: nothing is learned any"
+                " more. Checkpoints from here on are marked as suspect; max_nonfinite_updates ends"
+                " such a run, `sonde diagnose` looks for the cause",
                 _TOLD_AFTER,
                 step,
             )
@@ -187,14 +227,16 @@ def stop_signals() -> Iterator[list[signal.Signals]]:
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  Python's signature
         if received:
-            # Second request: do not wait for a checkpoint. No cleanup, since that might be what hangs.
+            # Second request: do not wait for a checkpoint. No cleanup, since that might be what
+            # hangs.
             os._exit(128 + number)
         received.append(signal.Signals(number))
 
     former: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks for SIGHUP to be ignored
+            # `nohup` asks for SIGHUP to be ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 former[number] = signal.signal(number, handle)
     try:
         yield received

@@ -1,16 +1,17 @@
-"""The interface between the trainer and what it trains: a model, how a batch becomes a loss, the source of batches, and one evaluation.
+"""The interface between the trainer and what it trains: a model, how a batch becomes a loss, the
+source of batches, and one evaluation.
 
-The trainer knows nothing about models or batches. A task returns a *sum* of losses and the *weight* of that sum (target
-tokens), or a mean and its count, which is equivalent. A mean alone cannot be combined with others when batches differ
-in size.
+The trainer knows nothing about models or batches. A task returns a *sum* of losses and the *weight*
+of that sum (target tokens), or a mean and its count, which is equivalent. A mean alone cannot be
+combined with others when batches differ in size.
 
-Any data works: a torch `DataLoader`, or any iterable that can be iterated repeatedly. If it has `state_dict` and
-`load_state_dict` (torchdata's `StatefulDataLoader`, or a sampler that has them), a run resumes exactly where it was.
-Without them it restarts the interrupted epoch, with a warning.
+Any data works: a torch `DataLoader`, or any iterable that can be iterated repeatedly. If it has
+`state_dict` and `load_state_dict` (torchdata's `StatefulDataLoader`, or a sampler that has them), a
+run resumes exactly where it was. Without them it restarts the interrupted epoch, with a warning.
 
-An evaluation has no effect on training. The model's mode, the generators of python, numpy and torch, and the metrics'
-levels are restored afterwards: a run with evaluations is bitwise equal to one without. The loss is the sum over all
-ranks divided by the total weight.
+An evaluation has no effect on training. The model's mode, the generators of python, numpy and
+torch, and the metrics' levels are restored afterwards: a run with evaluations is bitwise equal to
+one without. The loss is the sum over all ranks divided by the total weight.
 """
 
 import logging
@@ -23,10 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sonde.callbacks.base import Callback
 from sonde.errors import SettingError
 from sonde.ranks import communication_device, gather_tensors, world_size
-from sonde.train.determinism import generators_kept
+from sonde.train.determinism import generators_restored
 
 _logger = logging.getLogger("sonde")
 
@@ -44,7 +44,9 @@ class StepOutput:
     token_losses: Tensor | None = None
     """[B, T]: the loss of each token, detached."""
     token_counts: Tensor | None = None
-    """[B]: the number of target tokens of each sample; later positions in `token_losses` are padding."""
+    """[B]: the number of target tokens of each sample; later positions in `token_losses` are
+    padding.
+    """
     sample_ids: Sequence[Any] = ()
     """Identifiers of the B samples."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -71,7 +73,10 @@ def as_output(output: Any) -> StepOutput:
         return StepOutput(loss_sum=loss * count, weight=count)
     raise SettingError(
         f"the task's compute returned a {type(output).__name__}",
-        hint="return a StepOutput, or a mean loss (a tensor) and its count: `return loss, num_tokens`",
+        hint=(
+            "return a StepOutput, or a mean loss (a tensor) and its count: `return loss,"
+            " num_tokens`"
+        ),
     )
 
 
@@ -79,7 +84,9 @@ class TrainingData(Protocol):
     """Micro-batches of this rank, epoch after epoch, with a position that can be saved."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the rest of the current epoch. Taking a batch advances the position; after the last one it is the next epoch."""
+        """Iterate over the rest of the current epoch. Taking a batch advances the position; after
+        the last one it is the next epoch.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position.
@@ -92,7 +99,9 @@ class TrainingData(Protocol):
 
 
 def grouped(data: TrainingData, size: int, device: torch.device) -> Iterator[list[Any]]:
-    """Yield the micro-batches of each update for the rest of the epoch, on the device. The last update may have fewer."""
+    """Yield the micro-batches of each update for the rest of the epoch, on the device. The last
+    update may have fewer.
+    """
     group: list[Any] = []
     for batch in data:
         group.append(moved(batch, device))
@@ -109,7 +118,9 @@ def as_training_data(data: Any) -> TrainingData:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """Move a batch to a device: tensors, objects with `to`, and lists, tuples and dicts of them. A no-op for the CPU."""
+    """Move a batch to a device: tensors, objects with `to`, and lists, tuples and dicts of them. A
+    no-op for the CPU.
+    """
     if device.type == "cpu":
         return batch
     if isinstance(batch, Tensor) or hasattr(batch, "to"):
@@ -123,7 +134,9 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 def has_state(data: Any) -> bool:
     """Return whether data can save and restore its position."""
-    return callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None))
+    return callable(getattr(data, "state_dict", None)) and callable(
+        getattr(data, "load_state_dict", None)
+    )
 
 
 class _Loader:
@@ -134,12 +147,15 @@ class _Loader:
         self._num_epochs = 0
         samplers = [getattr(data, name, None) for name in ("batch_sampler", "sampler")]
         samplers.append(getattr(samplers[0], "sampler", None))
-        self._samplers = list({id(sampler): sampler for sampler in samplers if sampler is not None}.values())
+        self._samplers = list(
+            {id(sampler): sampler for sampler in samplers if sampler is not None}.values()
+        )
         self._positions = [sampler for sampler in self._samplers if has_state(sampler)]
         if not self._positions:
             _logger.warning(
-                "%s does not tell its position: a run that is resumed begins its epoch anew. One with a state_dict "
-                "(torchdata's StatefulDataLoader, or a sampler that has one) resumes exactly",
+                "%s does not tell its position: a run that is resumed begins its epoch anew. One"
+                " with a state_dict (torchdata's StatefulDataLoader, or a sampler that has one)"
+                " resumes exactly",
                 type(data).__name__,
             )
 
@@ -152,7 +168,10 @@ class _Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of completed epochs and the state of the samplers."""
-        return {"num_epochs": self._num_epochs, "samplers": [one.state_dict() for one in self._positions]}
+        return {
+            "num_epochs": self._num_epochs,
+            "samplers": [position.state_dict() for position in self._positions],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position from a `state_dict`."""
@@ -162,11 +181,16 @@ class _Loader:
 
 
 def evaluate(
-    task: Task, batches: Iterable[Any], names: Sequence[str], on_batch: Callable[[dict[str, list[Any]]], None]
+    task: Task,
+    batches: Iterable[Any],
+    names: Sequence[str],
+    on_batch: Callable[[dict[str, list[Any]]], None],
 ) -> dict[str, float]:
-    """Return `loss` and `weight` over all batches of all ranks, which must be on the model's device.
+    """Return `loss` and `weight` over all batches of all ranks, which must be on the model's
+    device.
 
-    With `names`, `on_batch` gets these values of each batch as lists, with one entry per rank that still had a batch.
+    With `names`, `on_batch` gets these values of each batch as lists, with one entry per rank that
+    still had a batch.
     """
     total = torch.zeros(2, dtype=torch.float64, device=communication_device())
     with untouched(task.model), torch.no_grad():
@@ -176,7 +200,8 @@ def evaluate(
             total[1] += float(output.weight)
             if names:
                 on_batch(gather_tensors(_values(output, names)))
-        while names and (values := gather_tensors(None)):  # other ranks may have more batches than this one
+        # other ranks may have more batches than this one
+        while names and (values := gather_tensors(None)):
             on_batch(values)
     if world_size() > 1:
         dist.all_reduce(total)
@@ -184,38 +209,29 @@ def evaluate(
     return {"loss": loss_sum / weight if weight else float("nan"), "weight": weight}
 
 
-def held_out_data(
-    own: Callable[[], Iterable[Any]] | None, callbacks: Sequence[Callback]
-) -> Callable[[], Iterable[Any]] | None:
-    """Return the single source of held-out batches, from the trainer or a callback. Raises if there are several."""
-    sources = [callback.evaluation_data for callback in callbacks if callback.evaluation_data is not None]
-    sources += [own] if own is not None else []
-    if len(sources) > 1:
-        raise SettingError(
-            f"there are {len(sources)} sources of validation data, and one evaluation",
-            hint="give valid_data to the trainer, or eval_data to one EvaluatorCallback",
-        )
-    return sources[0] if sources else None
-
-
 def _values(output: StepOutput, names: Sequence[str]) -> dict[str, Tensor]:
-    """Return the named values of one batch. `loss` is the mean per unit of weight unless the task provides its own."""
+    """Return the named values of one batch. `loss` is the mean per unit of weight unless the task
+    provides its own.
+    """
     named = {"loss": output.loss_sum / output.weight, **output.tensors}
     missing = [name for name in names if name not in named]
     if missing:
         raise SettingError(
-            f"the task gives no value called {', '.join(missing)}", hint=f"it gives {', '.join(sorted(named))}"
+            f"the task gives no value called {', '.join(missing)}",
+            hint=f"it gives {', '.join(sorted(named))}",
         )
     return {name: torch.as_tensor(named[name]).detach() for name in names}
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode; restore its mode and every generator when the block ends."""
+    """Put the model in evaluation mode; restore its mode and every generator when the block
+    ends.
+    """
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with generators_kept():
+        with generators_restored():
             yield
     finally:
         for module, training in modes.items():

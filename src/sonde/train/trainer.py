@@ -1,4 +1,5 @@
-"""`Trainer`: epochs of updates, with evaluation, checkpoints, metrics and callbacks, until a stop condition is met.
+"""`Trainer`: epochs of updates, with evaluation, checkpoints, metrics and callbacks, until a stop
+condition is met.
 
 What one call of `train` does, in order:
 
@@ -6,22 +7,23 @@ What one call of `train` does, in order:
     while not stopped:
         for each update of the epoch:
             take update_freq micro-batches                    train.data_time
-            forward, backward, step                           train.fp_time, train.bp_time, train.grad_time
+            forward, backward, step                           train.fp_time, train.bp_time,
+                train.grad_time
             every log_interval updates: log the inner metrics and reset them
             evaluate if due, call the callbacks that save, then those that log, then save if due
         the last line again at the end of the epoch
     evaluate, save
 
-When a condition is met or a callback asks to stop, the run evaluates and saves. After SIGTERM and Ctrl-C it only saves,
-to end fast. It does neither when a callback gives up the state (`Context.ask_to_give_up`). Saving runs in the
-background (see saving.py). A save due at an epoch's last update waits for the epoch's end, to be the only one.
+When a condition is met or a callback asks to stop, the run evaluates and saves. After SIGTERM and
+Ctrl-C it only saves, to end fast. It does neither when a callback gives up the state
+(`Context.ask_to_give_up`). Saving runs in the background (see saving.py). A save due at an epoch's
+last update waits for the epoch's end, to be the only one.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -39,13 +41,21 @@ from sonde.records.layout import STEPS
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
+from sonde.train.held_out import Evaluations, held_out_data
+from sonde.train.rates import AnySchedule, Rates
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import AnySchedule, Rates, UpdateStep
-from sonde.train.stopping import FinitenessWatch, StopWhen, stop_signals
-from sonde.train.task import Task, TrainingData, as_training_data, evaluate, grouped, held_out_data, moved, untouched
+from sonde.train.step import UpdateStep
+from sonde.train.stopping import FinitenessCheck, StopWhen, stop_signals
+from sonde.train.task import (
+    Task,
+    TrainingData,
+    as_training_data,
+    grouped,
+)
+from sonde.train.unregistered import tell_unregistered
 
 
 class Trainer:
@@ -64,10 +74,12 @@ class Trainer:
         heal: Any = None,
         create_tb_writer: bool = False,
     ) -> None:
-        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler (step.py).
+        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler
+        (step.py).
 
-        `valid_data()` returns this rank's held-out batches, from the start at each call. `heal=Heal(max_times=5)` makes
-        the run heal itself (docs/heal.md). `create_tb_writer=True` creates a `tb_writer` for callbacks.
+        `valid_data()` returns this rank's held-out batches, from the start at each call.
+        `heal=Heal(max_times=5)` makes the run heal itself (docs/heal.md). `create_tb_writer=True`
+        creates a `tb_writer` for callbacks.
         """
         self.settings = settings or TrainerSettings()
         self.plateau: Plateau | None = None
@@ -87,31 +99,49 @@ class Trainer:
         check_parameters(task.model, optimizer)
         self.device = trainable(task.model)[0].device
         if heal is not None and run is None:
-            raise SettingError("heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))")
+            raise SettingError(
+                "heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))"
+            )
         self.heal = heal
         self.tb_writer: Any = open_tb_writer(run) if create_tb_writer else None
-        """A TensorBoard SummaryWriter in the run, on rank 0, if it was requested; None otherwise."""
+        """A TensorBoard SummaryWriter in the run, on rank 0, if it was requested; None
+        otherwise.
+        """
+        self.checkpoint_dir = None if run is None else str(run.checkpoint_place)
+        """Where the run keeps its checkpoints; for callbacks, as NeMo's scripts pass it on."""
         self.gave_up = False
         """Whether the last training ended because a callback gave up its state."""
 
-    def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False) -> str:
+    def train(
+        self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False
+    ) -> str:
         """Train until a stop condition is met and return the reason in words.
 
-        A run resumes from its newest valid checkpoint. Raises if the run saved checkpoints but none is usable, unless
-        `start_over` is true. After SIGTERM or Ctrl-C it raises SystemExit (143, 130) once the checkpoint is saved.
+        A run resumes from its newest valid checkpoint. Raises if the run saved checkpoints but none
+        is usable, unless `start_over` is true. After SIGTERM or Ctrl-C it raises SystemExit (143,
+        130) once the checkpoint is saved.
         """
         if self.run is not None and self.settings.watch_spikes:
             callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
         if self.heal is None:
             return self._train(stop, callbacks, start_over)
         return str(
-            self.heal.train(self, lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again))
+            self.heal.train(
+                self,
+                lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again),
+            )
         )
 
     def go_on_with(
-        self, *, skip_list: str | None = None, lr_limit: float | None = None, lr_limit_until: int | None = None
+        self,
+        *,
+        skip_list: str | None = None,
+        lr_limit: float | None = None,
+        lr_limit_until: int | None = None,
     ) -> None:
-        """From the next start on, leave out the samples of a skip list and limit the learning rate of a `Schedule`."""
+        """From the next start on, leave out the samples of a skip list and limit the learning rate
+        of a `Schedule`.
+        """
         if skip_list is not None:
             self.data.leave_out(read_skip_list(Path(skip_list)))
         if lr_limit is not None:
@@ -122,13 +152,19 @@ class Trainer:
     def _train(self, stop: StopWhen, callbacks: Sequence[Callback], start_over: bool) -> str:
         self.rates.plateau = self.plateau
         self.rates.check(stop)
-        schedule = asdict(self.schedule) if isinstance(self.schedule, Schedule) else type(self.schedule).__name__
+        schedule = (
+            asdict(self.schedule)
+            if isinstance(self.schedule, Schedule)
+            else type(self.schedule).__name__
+        )
         facts = {"settings": asdict(self.settings), "schedule": schedule, "stop": asdict(stop)}
         ranks.check_agreement({**facts, "model": describe_shapes(self.task.model)})
         if self.run is not None and self.run.rank == 0:
-            determinism.tell_changes(self.run.layout.root)
+            determinism.warn_about_changes(self.run.layout.root)
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with stop_signals() as signals, visible_logging():
+            if ranks.rank() == 0:
+                tell_unregistered(self.task.model)
             loop = _Loop(self, stop, callbacks, signals)
             reason = loop.run(start_over=start_over)
             self.gave_up = not loop.at_end
@@ -144,34 +180,52 @@ class _Loop:
     """One call of `train`, with the objects that live as long as it does."""
 
     def __init__(
-        self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: Sequence[Signals]
+        self,
+        trainer: Trainer,
+        stop: StopWhen,
+        callbacks: Sequence[Callback],
+        signals: Sequence[Signals],
     ) -> None:
         run = trainer.run
         self._trainer = trainer
         self._settings = trainer.settings
         context = self._context = Context(
-            rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
+            rank=ranks.rank(),
+            world_size=ranks.world_size(),
+            run_directory=run.directory if run else None,
         )
         context.close_at_end(trainer.tb_writer)
         self._stop = stop
         self._signals = signals
         self._calls = Dispatcher(callbacks, trainer.event, rank=context.rank)
         self._calls.call("on_setup", context)
-        self._checkpoints = Checkpoints(context.checkpoint_plan, run, trainer.settings, trainer.event)
+        self._checkpoints = Checkpoints(
+            context.checkpoint_plan, run, trainer.settings, trainer.event
+        )
         self._sync = choose_sync(trainer.task.model, trainer.settings)
         self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
         steps = run.records(STEPS) if run is not None and run.rank == 0 else None
-        self._reporter = Reporter(trainer.logger, interval=trainer.settings.log_interval, steps=steps)
+        self._reporter = Reporter(
+            trainer.logger, interval=trainer.settings.log_interval, steps=steps
+        )
         # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
-        parts: dict[str, Stateful] = {"metrics": metrics, "data": trainer.data, "scale": self._step.scale}
+        parts: dict[str, Stateful] = {
+            "metrics": metrics,
+            "data": trainer.data,
+            "scale": self._step.scale,
+        }
         parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
-        parts |= {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
+        parts |= (
+            {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
+        )
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
         self._counters = self._state.counters
-        self._valid_data = held_out_data(trainer.valid_data, callbacks)
-        self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
+        held_out = held_out_data(trainer.valid_data, callbacks)
+        self._evaluations = Evaluations(
+            held_out, trainer.task, trainer.device, self._calls, context
+        )
         self._reason: str | None = None
-        self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
+        self._finite = FinitenessCheck(trainer.settings.max_nonfinite_updates, trainer.event)
         self.at_end: Sequence[str] = ("evaluate", "save")
         self._save_waits = False
         self._data_epoch: Any = None
@@ -184,8 +238,8 @@ class _Loop:
             self._resume(start_over)
             self._trainer.task.model.train()
             self._calls.call("on_run_start", self._context)
-            if self._calls.may_ask and self._asked("evaluate"):
-                self._evaluate()
+            asked = self._calls.may_ask and bool(self._asked("evaluate"))
+            self._evaluate("on_run_start", asked=asked)
             self._reason = self._why_stop(stop_wanted=False)
             while self._reason is None:
                 self._epoch()
@@ -200,12 +254,16 @@ class _Loop:
         return self._reason
 
     def _resume(self, start_over: bool) -> None:
-        step = self._checkpoints.restore(self._state, self._trainer.task.model, start_over=start_over)
+        step = self._checkpoints.restore(
+            self._state, self._trainer.task.model, start_over=start_over
+        )
         if step is None and self._trainer.heal is not None:
             self._save()  # rollback may return to the beginning too
         if step is None:
             return
-        done, last = self._counters.num_epochs, self._state.evaluation
+        done = self._counters.num_epochs
+        last = self._state.evaluation
+        self._evaluations.resume(last.step)
         self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
         self._trainer.event("resume", step=step, epoch=done + 1)
 
@@ -224,9 +282,13 @@ class _Loop:
         self._after("on_epoch_end", self._counters.num_epochs, *every)
 
     def _updates(self) -> bool:
-        """Make the remaining updates of the epoch. Returns False if the run ends before the epoch does."""
+        """Make the remaining updates of the epoch. Returns False if the run ends before the epoch
+        does.
+        """
         asked = time.perf_counter()
-        for batches in grouped(self._trainer.data, self._settings.update_freq, self._trainer.device):
+        for batches in grouped(
+            self._trainer.data, self._settings.update_freq, self._trainer.device
+        ):
             self._update(batches, data_seconds=time.perf_counter() - asked)
             if self._reason is not None and not self._is_last_update():
                 return False
@@ -234,10 +296,12 @@ class _Loop:
         return True
 
     def _update(self, batches: list[Any], *, data_seconds: float) -> None:
-        context, counters = self._context, self._counters
+        context = self._context
+        counters = self._counters
         context.show(lr=self._trainer.rates.apply(counters.num_updates))
         self._calls.call("on_step_start", context)
-        world, rank = context.world_size, context.rank
+        world = context.world_size
+        rank = context.rank
         result = self._step.run(
             counters.num_updates,
             [(position * world + rank, batch) for position, batch in enumerate(batches)],
@@ -254,7 +318,10 @@ class _Loop:
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
         context.show(
             step=counters.num_updates,
-            step_seconds=data_seconds + result.forward_seconds + result.backward_seconds + result.optimizer_seconds,
+            step_seconds=data_seconds
+            + result.forward_seconds
+            + result.backward_seconds
+            + result.optimizer_seconds,
             weight=result.weight,
             grad_norm=result.grad_norm,
             tensors={"loss": result.loss, **(result.outputs[-1].tensors if result.outputs else {})},
@@ -267,16 +334,21 @@ class _Loop:
         every = self._settings.validate_every_updates, self._settings.save_every_updates
         self._after("on_step_end", counters.num_updates, *every)
 
-    def _after(self, moment: str, count: int, evaluate_every: int | None, save_every: int | None) -> None:
-        """Handle the end of an update or epoch: evaluate, ask callbacks that save, then those that log, then save."""
+    def _after(
+        self, moment: str, count: int, evaluate_every: int | None, save_every: int | None
+    ) -> None:
+        """Handle the end of an update or epoch: evaluate, ask callbacks that save, then those that
+        log, then save.
+        """
         context = self._context
         evaluate_due = evaluate_every is not None and count % evaluate_every == 0
         save_due = save_every is not None and count % save_every == 0
         if Order.EVALUATE in self._calls.orders:
             self._calls.call(moment, context, order=Order.EVALUATE)
         may_ask = self._calls.may_ask
-        if (may_ask and self._asked("evaluate")) or evaluate_due:  # in this order: one evaluation answers both
-            self._evaluate()
+        # in this order: one evaluation answers both
+        wanted = (may_ask and bool(self._asked("evaluate"))) or evaluate_due
+        self._evaluate(moment, asked=wanted)
         if Order.SAVE in self._calls.orders:
             self._calls.call(moment, context, order=Order.SAVE)
         save_due = (save_due and self._checkpoints.follows_settings) or self._save_waits
@@ -286,48 +358,55 @@ class _Loop:
         if may_ask and (asked := self._asked("stop")):
             self._reason = self._reason or f"a callback asked to stop: {'; '.join(asked)}"
             if self._asked("give up"):
-                self._reason, self.at_end = "; ".join(asked), ()
+                self._reason = "; ".join(asked)
+                self.at_end = ()
         self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
             self._save()  # a run that stops saves after its last evaluation instead
 
     def _asked(self, request: str) -> list[str]:
-        """Return why callbacks asked for this, over all ranks. Only called if some callback may ask: ranks communicate."""
+        """Return why callbacks asked for this, over all ranks. Only called if some callback may
+        ask: ranks communicate.
+        """
         own = self._context.requests.pop(request, None)
         if not ranks.any_rank(own is not None):
             return []
         return list(dict.fromkeys(reason for reason in ranks.gather(own) if reason is not None))
 
     def _is_last_update(self) -> bool:
-        """Return whether the last update ended its epoch. Only known if the data reports its epoch."""
-        return self._data_epoch is not None and self._trainer.data.state_dict()["epoch"] != self._data_epoch
+        """Return whether the last update ended its epoch. Only known if the data reports its
+        epoch.
+        """
+        return (
+            self._data_epoch is not None
+            and self._trainer.data.state_dict()["epoch"] != self._data_epoch
+        )
 
-    def _evaluate(self) -> None:
-        trainer, context, last = self._trainer, self._context, self._state.evaluation
-        if self._valid_data is None or last.step == self._counters.num_updates:
+    def _evaluate(self, moment: str, *, asked: bool) -> None:
+        """Evaluate on all held-out data that are due; `asked` is about the main ones."""
+        due = self._evaluations.due(moment, asked=asked)
+        if not due:
             return
+        context = self._context
+        last = self._state.evaluation
         self._reporter.log_interval()
-        self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
-        with metrics.aggregate(new_root=True):  # keeps values about held-out data out of the training metrics
-            batches = (moved(batch, trainer.device) for batch in self._valid_data())
-            on_batch = partial(self._calls.call, "on_evaluation_batch", context)
-            results = evaluate(trainer.task, batches, self._evaluation_names, on_batch)
-        ended = time.perf_counter()
-        last.step = self._counters.num_updates
-        context.show(metrics=results)
-        with untouched(trainer.task.model):
-            self._calls.call("on_evaluation_end", context)
-        # A callback may have added results on one rank only, such as BLEU. All ranks decide by rank 0's results.
-        last.results = ranks.gather(dict(context.metrics))[0]
+        results, has_main = self._evaluations.run(due)
+        seconds = time.perf_counter() - started
+        # A callback may have added results on one rank only, such as BLEU. All ranks decide by rank
+        # 0's results.
+        results = ranks.gather(results)[0]
+        last.results = results if has_main else {**last.results, **results}
         context.show(metrics=last.results)
-        self._reporter.evaluation(context, last.results, ended - started)
-        self._stop.check_evaluation(last.results)
-        value = last.results.get(self._stop.metric)
+        self._reporter.evaluation(context, results, seconds)
+        if has_main:
+            last.step = self._counters.num_updates
+            self._stop.check_evaluation(last.results)
+        value = results.get(self._stop.metric)
         if value is not None:
             self._stop.observe(self._state.stop, value)
-            trainer.rates.after_evaluation(value)
+            self._trainer.rates.after_evaluation(value)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
     def _save(self) -> None:
@@ -344,7 +423,7 @@ class _Loop:
 
     def _finish(self) -> None:
         for last in self.at_end:
-            self._evaluate() if last == "evaluate" else self._save()
+            self._evaluate("on_run_end", asked=True) if last == "evaluate" else self._save()
         self._checkpoints.wait()
         self._note_saved()
         self._checkpoints.raise_failure()
@@ -353,14 +432,22 @@ class _Loop:
         self._trainer.logger.flush()
 
     def _why_stop(self, *, stop_wanted: bool) -> str | None:
-        """Return the reason to stop, the same on every rank. Ranks have agreed on `stop_wanted` (clocks and signals)."""
+        """Return the reason to stop, the same on every rank. Ranks have agreed on `stop_wanted`
+        (clocks and signals).
+        """
         if stop_wanted:
             self._checkpoints.raise_failure()
-            signal = next(filter(None, ranks.gather(self._signals[0].name if self._signals else None)), None)
-            self.at_end = ("save",) if signal else self.at_end
-            return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
-        counters, rates, lr = self._counters, self._trainer.rates, math.inf
-        if self._stop.min_lr is not None and rates.past_peak(counters.num_updates):  # a low rate is normal in warm-up
+            own = self._signals[0].name if self._signals else None
+            signal = next(filter(None, ranks.gather(own)), None)
+            if signal is None:
+                return f"max_hours: {self._stop.max_hours} hours were spent"
+            self.at_end = ("save",)
+            return f"{signal} was received"
+        counters = self._counters
+        rates = self._trainer.rates
+        lr = math.inf
+        # a low rate is normal in warm-up
+        if self._stop.min_lr is not None and rates.past_peak(counters.num_updates):
             lr = rates.lr(counters.num_updates)
         return self._stop.reason(self._state.stop, counters.num_updates, counters.num_epochs, lr)
 
@@ -369,7 +456,9 @@ class _Loop:
         limit = self._stop.max_hours
         if limit is not None:
             self._tick()
-        return self._checkpoints.failure is not None or (limit is not None and self._counters.seconds >= limit * 3600)
+        return self._checkpoints.failure is not None or (
+            limit is not None and self._counters.seconds >= limit * 3600
+        )
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -377,7 +466,8 @@ class _Loop:
         self._clock = now
 
     def _on_gradients(self, norm: float) -> None:
-        if not self._counters.num_updates:  # a model may create parameters in its first forward pass
+        # a model may create parameters in its first forward pass
+        if not self._counters.num_updates:
             check_parameters(self._trainer.task.model, self._trainer.optimizer)
         self._context.show(grad_norm=norm)
         self._calls.call("on_backward_end", self._context)

@@ -1,10 +1,11 @@
-"""Translate and score with a trained run: recipe, newest checkpoint and tokenizer come from the run.
+"""Translate and score with a trained run: recipe, newest checkpoint and tokenizer come from the
+run.
 
     translator = open_translator("runs/m30k")
     translator.translate(["Ein Hund läuft."])[0].text
 
-A language model continues text instead. The data directory is the one that the run recorded, or another one with the
-same tokenizer; any other is refused.
+A language model continues text instead. The data directory is the one that the run recorded, or
+another one with the same tokenizer; any other is refused.
 """
 
 import os
@@ -22,7 +23,14 @@ from sonde.data.directory import DataDirectory
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError, import_extra
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate, translation_quality
+from sonde.generate.translation import (
+    BATCH_TOKENS,
+    PairScore,
+    Translation,
+    score,
+    translate,
+    translation_quality,
+)
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
 from sonde.train.recipe import VALID, Pieces, build_task, fingerprints, has_source
@@ -65,7 +73,9 @@ def open_translator(
 
 
 def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
-    """Return the callback for `sonde train --evaluate bleu`: it adds BLEU and chrF of the held-out text, on rank 0."""
+    """Return the callback for `sonde train --evaluate bleu`: it adds BLEU and chrF of the held-out
+    text, on rank 0.
+    """
     import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
     if pieces.valid_data is None or not has_source(pieces.directory):
         raise SettingError(
@@ -77,13 +87,22 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
     source_tokenizer = pieces.directory.source_tokenizer() or pieces.tokenizer
     translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer)
     pairs = open_pairs(pieces.directory, VALID)
-    rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
-    sources = [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None]
+    rows = [
+        pairs[number]
+        for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))
+    ]
+    sources = [
+        source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None
+    ]
     references = [pieces.tokenizer.decode(row.target[:-1].tolist()) for row in rows]
-    search = translator.search(beam=settings.evaluate_beam, length_penalty=settings.evaluate_length_penalty)
+    search = translator.search(
+        beam=settings.evaluate_beam, length_penalty=settings.evaluate_length_penalty
+    )
 
     def measure() -> dict[str, float]:
-        quality = translation_quality([one.text for one in translator.translate(sources, search)], references)
+        quality = translation_quality(
+            [translation.text for translation in translator.translate(sources, search)], references
+        )
         return {"bleu": quality.bleu, "chrf": quality.chrf}
 
     return QualityCallback(measure)
@@ -119,23 +138,40 @@ class Translator:
     """Number of updates that the weights were trained for."""
 
     def search(self, **settings: Any) -> SearchSettings:
-        """Return search settings with the special ids of this tokenizer, such as `search(beam=5, n_best=5)`."""
+        """Return search settings with the special ids of this tokenizer, such as `search(beam=5,
+        n_best=5)`.
+        """
         specials = self.tokenizer.specials
-        return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
+        return SearchSettings(
+            **({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings)
+        )
 
     def translate(
         self, texts: Sequence[str], settings: SearchSettings | None = None, **options: Any
     ) -> list[Translation]:
-        """Return the best translations of each text, in order. `options` are those of `sonde.generate.translate`."""
+        """Return the best translations of each text, in order. `options` are those of
+        `sonde.generate.translate`.
+        """
         found = settings or self.search()
-        return translate(self.model, self.source_tokenizer, texts, found, targets=self.tokenizer, **options)
+        return translate(
+            self.model, self.source_tokenizer, texts, found, targets=self.tokenizer, **options
+        )
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
         """Return a prompt and the tokens that a language model generated for it, as one text."""
-        return self.tokenizer.decode([*self.source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
+        return self.tokenizer.decode(
+            [*self.source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens]
+        )
 
-    def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
+    def score(
+        self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[PairScore]:
         """Return how likely the second text of each pair is, given the first."""
         return score(
-            self.model, self.source_tokenizer, pairs, self.search(), targets=self.tokenizer, batch_tokens=batch_tokens
+            self.model,
+            self.source_tokenizer,
+            pairs,
+            self.search(),
+            targets=self.tokenizer,
+            batch_tokens=batch_tokens,
         )

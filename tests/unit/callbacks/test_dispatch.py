@@ -51,14 +51,19 @@ def dispatcher(*callbacks: Callback) -> tuple[Dispatcher, list[tuple[str, str, s
 def test_callbacks_are_called_evaluate_save_log_and_in_the_order_given_among_equals() -> None:
     notes: list[str] = []
     calls, _ = dispatcher(
-        Noting("log1", notes), Saving("save", notes), Noting("log2", notes), Evaluating("eval", notes)
+        Noting("log1", notes),
+        Saving("save", notes),
+        Noting("log2", notes),
+        Evaluating("eval", notes),
     )
     calls.call("on_step_end", Context())
     assert notes == ["eval", "save", "log1", "log2"]
 
 
 def test_a_method_that_would_never_be_called_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"Late.on_step_ends is not a hook of a training run\n.*'on_step_end'"):
+    with pytest.raises(
+        SettingError, match=r"Late.on_step_ends is not a hook of a training run\n.*'on_step_end'"
+    ):
         type("Late", (Callback,), {"on_step_ends": print})
     with pytest.raises(SettingError, match="the hooks are on_setup, on_run_start"):
         type("Other", (Callback,), {"on_loss_panel": print})
@@ -75,7 +80,9 @@ def test_one_order_can_be_called_alone() -> None:
     assert notes == ["save"]
 
 
-def test_a_watcher_that_raises_is_reported_once_and_quarantined(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watcher_that_raises_is_reported_once_and_quarantined(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     notes: list[str] = []
     calls, quarantined = dispatcher(Failing(), Noting("after", notes))
     with caplog.at_level(logging.WARNING, "sonde"):

@@ -10,9 +10,9 @@ from tiny_training import Regression, make_trainer
 from torch import Tensor
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.checkpoint import CheckpointCallback
 from sonde.callbacks.nan_guard import NanGuard, first_bad
 from sonde.checkpoint.folder import CheckpointFolder
+from sonde.compat.nemo.checkpoint import CheckpointCallback
 from sonde.train.stopping import StopWhen
 
 
@@ -26,7 +26,9 @@ class Spoiler:
     """Makes a number of batches NaN, from one on."""
 
     def __init__(self, first: int, num: int) -> None:
-        self.first, self.num, self.number = first, num, 0
+        self.first = first
+        self.num = num
+        self.number = 0
 
     def __call__(self, batch: Tensor) -> Tensor:
         self.number += 1

@@ -31,19 +31,29 @@ def train(callback: Callback, updates: int = 7) -> None:
     make_trainer()[0].train(stop=StopWhen(max_updates=updates), callbacks=[callback])
 
 
-def test_the_learning_rate_goes_to_the_writer_or_to_logging(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_learning_rate_goes_to_the_writer_or_to_logging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     train(LearningRateCallback(3, writer := Writer()))
-    assert writer.scalars == [("param/lr", 0.01, 1), ("param/lr", 0.01, 3), ("param/lr", 0.01, 6), ("closed", 0.0, -1)]
+    assert writer.scalars == [
+        ("param/lr", 0.01, 1),
+        ("param/lr", 0.01, 3),
+        ("param/lr", 0.01, 6),
+        ("closed", 0.0, -1),
+    ]
     with caplog.at_level(logging.INFO):
         train(LearningRateCallback(7))
     assert "step 7: learning rate 0.01" in caplog.text
 
 
-def test_throughput_counts_steps_and_tokens_since_it_last_wrote(caplog: pytest.LogCaptureFixture) -> None:
+def test_throughput_counts_steps_and_tokens_since_it_last_wrote(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     train(ThroughputCallback(3, writer := Writer()))
     by_step = {(tag, step): value for tag, value, step in writer.scalars}
     for step in (3, 6):
-        tokens, steps = by_step["throughput/tokens_per_second", step], by_step["throughput/steps_per_second", step]
+        tokens = by_step["throughput/tokens_per_second", step]
+        steps = by_step["throughput/steps_per_second", step]
         assert tokens / steps == pytest.approx(3.0)  # 2, 3 and 4 rows
     with caplog.at_level(logging.INFO):
         train(ThroughputCallback(7))
@@ -54,13 +64,20 @@ def test_without_a_terminal_progress_is_one_plain_line_per_interval() -> None:
     out = io.StringIO()
     train(ProgressCallback(7, interval=3, console=Console(file=out, highlight=False)))
     lines = [line for line in out.getvalue().splitlines() if not line.startswith("evaluation")]
-    assert [line.split("  ")[0] for line in lines] == ["step 1/7", "step 3/7", "step 6/7", "step 7/7"]
+    assert [line.split("  ")[0] for line in lines] == [
+        "step 1/7",
+        "step 3/7",
+        "step 6/7",
+        "step 7/7",
+    ]
     assert "loss" in lines[-1]
     assert "tokens/s" in lines[-1]
 
 
 def test_the_rate_is_that_of_recent_updates_and_knows_nothing_of_the_time_between_them() -> None:
-    callback, context, out = ProgressCallback(interval=1000), Context(), io.StringIO()
+    callback = ProgressCallback(interval=1000)
+    context = Context()
+    out = io.StringIO()
     callback._console = Console(file=out)
     context.show(weight=50)
     for seconds in [1.0] * 5 + [0.1] * 1000:
@@ -74,7 +91,8 @@ def test_an_evaluation_is_told_in_a_line_of_its_own_above_the_bar() -> None:
     for is_terminal in (False, True):
         out = io.StringIO()
         console = Console(file=out, force_terminal=is_terminal, width=100)
-        callback, context = ProgressCallback(7, console=console), Context()
+        callback = ProgressCallback(7, console=console)
+        context = Context()
         callback.on_run_start(context)
         context.show(step=3, metrics={"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437})
         callback.on_evaluation_end(context)
@@ -92,8 +110,11 @@ def test_on_a_terminal_it_is_a_bar() -> None:
     assert "0:00:00" in out.getvalue()  # the time left
 
 
-def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    callback, context = ProgressCallback(console=Console(file=io.StringIO(), force_terminal=True)), Context()
+def test_the_text_of_the_bar_is_not_made_anew_at_every_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    callback = ProgressCallback(console=Console(file=io.StringIO(), force_terminal=True))
+    context = Context()
     callback.on_run_start(context)
     texts: list[int] = []
 
@@ -110,14 +131,20 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytes
     assert len(texts) < 250
 
 
-@pytest.mark.parametrize("make", [lambda: ProgressCallback(0), lambda: ProgressCallback(interval=0)])
+@pytest.mark.parametrize(
+    "make", [lambda: ProgressCallback(0), lambda: ProgressCallback(interval=0)]
+)
 def test_what_makes_no_sense_is_refused(make: object) -> None:
     with pytest.raises(SettingError):
         make()  # type: ignore[operator]  # one of several callables
 
 
-def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line puts a stream there that makes control codes visible; rich alone would look through one of two."""
+def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command line puts a stream there that makes control codes visible; rich alone would look
+    through one of two.
+    """
     true = io.StringIO()
     outer = SimpleNamespace(rich_proxied_file=SimpleNamespace(rich_proxied_file=true))
     monkeypatch.setattr(sys, "stderr", outer)

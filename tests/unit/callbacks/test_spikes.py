@@ -14,7 +14,7 @@ from sonde.callbacks.spikes import SpikeCallback
 from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.spikes.ledger_log import read_ledger
-from sonde.spikes.recorder import RecorderSettings
+from sonde.spikes.recorder import SpikeSettings
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
@@ -59,7 +59,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Named]:
     return directory, train(directory)
 
 
-def test_a_trainer_with_a_run_records_the_spike_and_its_samples(trained: tuple[Path, Named]) -> None:
+def test_a_trainer_with_a_run_records_the_spike_and_its_samples(
+    trained: tuple[Path, Named],
+) -> None:
     directory, _ = trained
     (spike,) = [one for one in read_spikes(directory).spikes if one.event.first_step == BAD_STEP]
     worst = spike.samples()[0]
@@ -89,13 +91,14 @@ def test_several_micro_batches_are_one_step(tmp_path: Path) -> None:
     task = Named()
     with Run(tmp_path / "run") as run:
         trainer, _ = make_trainer(run, task=task, update_freq=2)
-        recorder = run.spikes(settings=RecorderSettings(ring_steps=3))
+        recorder = run.spikes(settings=SpikeSettings(ring_steps=3))
         trainer.train(stop=StopWhen(max_updates=80), callbacks=[SpikeCallback(recorder)])
     spike = read_spikes(tmp_path / "run").at(BAD_STEP // 2)
-    first, last = (BAD_STEP - 1) * 10, BAD_STEP * 10 + 9
+    first = (BAD_STEP - 1) * 10
+    last = BAD_STEP * 10 + 9
     assert len(spike.steps) == 3
-    assert all(first <= int(one.sample) <= last for one in spike.samples())
-    assert {int(one.sample) // 10 for one in spike.samples()} == {BAD_STEP - 1, BAD_STEP}
+    assert all(first <= int(sample.sample) <= last for sample in spike.samples())
+    assert {int(sample.sample) // 10 for sample in spike.samples()} == {BAD_STEP - 1, BAD_STEP}
 
 
 def test_a_rank_that_ran_out_of_memory_has_no_samples_and_goes_on_watching(tmp_path: Path) -> None:
@@ -114,7 +117,10 @@ def test_detectors_and_ledger_go_on_after_a_resume_as_if_nothing_had_been(tmp_pa
         with Run(tmp_path / "parts") as run:
             make_trainer(run, task=task)[0].train(stop=StopWhen(max_updates=num_updates))
     found = [
-        [(one.event.first_step, one.event.value, one.event.baseline, one.event.z) for one in read_spikes(run).spikes]
+        [
+            (spike.event.first_step, spike.event.value, spike.event.baseline, spike.event.z)
+            for spike in read_spikes(run).spikes
+        ]
         for run in (tmp_path / "whole", tmp_path / "parts")
     ]
     assert found[0] == found[1]
@@ -126,8 +132,14 @@ def test_detectors_and_ledger_go_on_after_a_resume_as_if_nothing_had_been(tmp_pa
 
 def test_the_event_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path / "run")
-    told = [record.getMessage() for record in caplog.records if f"step {BAD_STEP}:" in record.getMessage()]
-    assert len(told) == 1
-    assert f"--step {BAD_STEP}" in told[0]
+    sentences = [
+        record.getMessage()
+        for record in caplog.records
+        if f"step {BAD_STEP}:" in record.getMessage()
+    ]
+    assert len(sentences) == 1
+    assert f"--step {BAD_STEP}" in sentences[0]
     lines = (tmp_path / "run" / "records" / "spikes.rank0.jsonl").read_text().splitlines()
-    assert [json.loads(line)["type"] for line in lines].count("SPIKE") == len(read_spikes(tmp_path / "run").spikes)
+    assert [json.loads(line)["type"] for line in lines].count("SPIKE") == len(
+        read_spikes(tmp_path / "run").spikes
+    )

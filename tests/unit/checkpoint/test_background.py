@@ -1,4 +1,6 @@
-"""Saving in the background: never a later value, never a lost failure, never more than one at a time."""
+"""Saving in the background: never a later value, never a lost failure, never more than one at a
+time.
+"""
 
 import errno
 import shutil
@@ -58,7 +60,9 @@ def test_a_failure_is_told_at_the_next_question_and_the_next_save_works(tmp_path
     assert CheckpointStore(tmp_path).folder.steps() == [2]
 
 
-def test_free_space_is_checked_before_the_first_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_checked_before_the_first_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     saver = BackgroundSaver(CheckpointStore(tmp_path), Keep())
     saver.save(1, {"a": torch.ones(3000)}, About())
@@ -71,7 +75,7 @@ def test_free_space_is_checked_before_the_first_save(tmp_path: Path, monkeypatch
 def test_a_failed_save_ends_the_run_at_the_next_boundary_with_its_cause(tmp_path: Path) -> None:
     with Run(tmp_path) as run, faults_of("mkdir", failing(errno.EIO)):
         trainer, _ = make_trainer(run, save_every_updates=2)
-        with pytest.raises(SondeError, match=r"after 2 updates was not saved: .*Input/output error"):
+        with pytest.raises(SondeError, match=r"after 2 steps was not saved: .*Input/output error"):
             trainer.train(stop=StopWhen(max_updates=50))
     (failed,) = events(tmp_path, "checkpoint_failed")
     assert failed["step"] == 2

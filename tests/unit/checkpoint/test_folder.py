@@ -24,7 +24,9 @@ def test_the_pages_example_is_what_is_written_and_read(tmp_path: Path) -> None:
     match = re.search(r"```json\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     assert match
     example = json.loads(match[1])
-    about = About(run_id=example["run_id"], metrics=example["metrics"], distrusted=example["distrusted"])
+    about = About(
+        run_id=example["run_id"], metrics=example["metrics"], distrusted=example["distrusted"]
+    )
     encoded = encode_document(example["step"], example["state"], about)
     assert encoded.decode() == match[1] + "\n"
     (tmp_path / "state.json").write_bytes(encoded)
@@ -32,12 +34,17 @@ def test_the_pages_example_is_what_is_written_and_read(tmp_path: Path) -> None:
 
 
 def test_listing_verifying_and_pruning_need_no_torch() -> None:
-    code = "import sys, sonde.checkpoint.folder, sonde.cli.checkpoints; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, sonde.checkpoint.folder, sonde.cli.checkpoints; sys.exit('torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"format":"sonde-checkpoint","version":2,"step":1,"state":{}}')
+    (tmp_path / "state.json").write_text(
+        '{"format":"sonde-checkpoint","version":2,"step":1,"state":{}}'
+    )
     with pytest.raises(DamagedFile, match="version 2"):
         read_document(storage_at(tmp_path))
     (tmp_path / "state.json").write_text("[]")
@@ -87,7 +94,7 @@ def test_a_pickle_that_somebody_put_beside_is_a_problem_and_is_never_read(tmp_pa
 
 
 def test_a_checkpoint_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no checkpoint after 5 updates"):
+    with pytest.raises(SettingError, match="no checkpoint after 5 steps"):
         CheckpointFolder(tmp_path).remove(5)
 
 

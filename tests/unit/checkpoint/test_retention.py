@@ -6,7 +6,9 @@ from sonde.checkpoint.folder import About, Keep, steps_to_remove
 from sonde.errors import SettingError
 
 
-def entries(*steps: int, distrusted: tuple[int, ...] = (), losses: dict[int, float] | None = None) -> dict[int, About]:
+def entries(
+    *steps: int, distrusted: tuple[int, ...] = (), losses: dict[int, float] | None = None
+) -> dict[int, About]:
     return {
         step: About(
             distrusted="NaN" if step in distrusted else None,

@@ -1,4 +1,6 @@
-"""Sharded saves: training waits for the copy alone, no later value is written, and no rank that fails or dies harms what was there."""
+"""Sharded saves: training waits for the copy alone, no later value is written, and no rank that
+fails or dies harms what was there.
+"""
 
 import errno
 import json
@@ -55,7 +57,9 @@ def assert_holds(directory: Path, step: int) -> None:
     assert all(bool((tensor == step).all()) for tensor in state.values())
 
 
-def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(tmp_path: Path) -> None:
+def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(
+    tmp_path: Path,
+) -> None:
     def slow(_: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         time.sleep(0.5)
         return real(*arguments)
@@ -86,7 +90,8 @@ def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(tmp
 
 def test_a_script_may_destroy_the_process_group_while_the_parts_are_written(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
-        begun, destroyed = threading.Event(), threading.Event()
+        begun = threading.Event()
+        destroyed = threading.Event()
 
         def waiting(_: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
             begun.set()
@@ -142,20 +147,28 @@ def test_a_rank_that_cannot_write_its_part_says_so_and_the_next_save_works(
 
     (errors, later), (errors_there, later_there) = run_ranks(2, work)
     assert [len(told) for told in (errors, errors_there)] == [1, 1]
-    assert all(f"rank {broken}: " in told and "No space left" in told for told in (errors[0], errors_there[0]))
+    assert all(
+        f"rank {broken}: " in told and "No space left" in told
+        for told in (errors[0], errors_there[0])
+    )
     assert (later, later_there) == ([None], [])
     assert CheckpointFolder(tmp_path).newest() == (2, {})
 
 
 def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
-        tensors = {name: value for name, value in sharded_state(3).items() if isinstance(value, DTensor)}
-        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True))
+        tensors = {
+            name: value for name, value in sharded_state(3).items() if isinstance(value, DTensor)
+        }
+        save(
+            dict(tensors),
+            storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True),
+        )
         part, header = own_part(tensors, {})
         theirs = _header((tmp_path / part_name(rank)).read_bytes())
         ours = _header(bytes(TensorImage().fill(part, header)))
         marks = [one.pop("__metadata__") for one in (ours, theirs)]
-        places = [json.loads(one.pop("DCP_SHARDING_INFO")) for one in marks]
+        places = [json.loads(mark.pop("DCP_SHARDING_INFO")) for mark in marks]
         shared = sorted(part.keys() & places[1].keys())
         assert marks[0] == marks[1]
         assert [places[0][name] for name in shared] == [places[1][name] for name in shared]

@@ -27,15 +27,28 @@ def training_state() -> dict[str, object]:
             "numpy": np.random.default_rng(1).bit_generator.state,
             "torch": torch.get_rng_state(),
         },
-        "counters": {"updates": 3, "seconds": 1.5, "best": float("inf"), "name": "é", "raw": b"\x00\xff", "none": None},
+        "counters": {
+            "updates": 3,
+            "seconds": 1.5,
+            "best": float("inf"),
+            "name": "é",
+            "raw": b"\x00\xff",
+            "none": None,
+        },
     }
 
 
 def equal(one: object, other: object) -> bool:
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        return (
+            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(equal(one[k], other[k]) for k in one)
+        )
     if isinstance(one, (list, tuple)):
         return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
     return type(one) is type(other) and one == other
@@ -53,9 +66,20 @@ def test_a_real_training_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_every_dtype_comes_back(tmp_path: Path) -> None:
     state: dict[str, object] = {
         str(dtype): torch.ones(2, 2).to(dtype)
-        for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.float8_e4m3fn)
+        for dtype in (
+            torch.float64,
+            torch.bfloat16,
+            torch.float16,
+            torch.int8,
+            torch.bool,
+            torch.float8_e4m3fn,
+        )
     }
-    state |= {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "view": torch.arange(6).view(2, 3).t()}
+    state |= {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "view": torch.arange(6).view(2, 3).t(),
+    }
     store = CheckpointStore(tmp_path)
     store.save(1, state)
     loaded = store.load(1)
@@ -70,7 +94,9 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path: Path) -> None:
     weight = torch.randn(100, 100)
     store = CheckpointStore(tmp_path)
     store.save(1, {"embed": weight, "output": weight})
-    assert (Path(store.folder.at(1).where) / "tensors.safetensors").stat().st_size < 1.5 * weight.nbytes
+    assert (
+        Path(store.folder.at(1).where) / "tensors.safetensors"
+    ).stat().st_size < 1.5 * weight.nbytes
     loaded = store.load(1)
     assert loaded["embed"] is loaded["output"]
 
@@ -103,7 +129,9 @@ def test_what_cannot_be_written_is_refused_at_save_time_with_its_place(
 
 @pytest.mark.parametrize("name", ["state.json", "tensors.safetensors", "checksums.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    tmp_path: Path, name: str, damage: str
+) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, training_state())
     store.save(2, training_state())
@@ -127,7 +155,7 @@ def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {"a": 1})
     Path(store.folder.at(1).where).rename(Path(store.folder.at(9).where))
-    with pytest.raises(DamagedFile, match="not the state after 9 updates"):
+    with pytest.raises(DamagedFile, match="not the state after 9 steps"):
         store.load(9)
 
 
@@ -139,7 +167,9 @@ def test_pruning_keeps_the_newest_and_the_protected_and_what_is_not_ours(tmp_pat
     (tmp_path / "notes.txt").write_text("mine")
     assert store.folder.prune(Keep(newest=2), protected={2}) == [1, 3]
     assert store.folder.steps() == [2, 4, 10]
-    assert sorted(entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("step-0")) == [
+    assert sorted(
+        entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("step-0")
+    ) == [
         "notes.txt",
         "step-1",
     ]

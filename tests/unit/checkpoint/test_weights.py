@@ -1,4 +1,6 @@
-"""Weights without a trainer: loaded whole or not at all, averaged exactly; and sharded states, which are never pickled."""
+"""Weights without a trainer: loaded whole or not at all, averaged exactly; and sharded states,
+which are never pickled.
+"""
 
 import errno
 from contextlib import nullcontext
@@ -25,7 +27,11 @@ def test_weights_of_a_run_its_folder_or_one_checkpoint_are_loaded(tmp_path: Path
     with Run(tmp_path) as run:
         trainer, task = make_trainer(run, save_every_updates=2)
         trainer.train(stop=StopWhen(max_updates=5))
-    for path in (tmp_path, tmp_path / "checkpoints", tmp_path / "checkpoints" / "step-000000000005"):
+    for path in (
+        tmp_path,
+        tmp_path / "checkpoints",
+        tmp_path / "checkpoints" / "step-000000000005",
+    ):
         fresh = Regression()
         assert load_weights(path, fresh.model) == 5
         assert weights(fresh) == weights(task)
@@ -36,7 +42,8 @@ def test_weights_of_a_run_its_folder_or_one_checkpoint_are_loaded(tmp_path: Path
 
 
 def test_weights_of_a_compiled_model_are_loaded_into_one(tmp_path: Path) -> None:
-    trained, fresh = nn.Linear(3, 2), nn.Linear(3, 2)
+    trained = nn.Linear(3, 2)
+    fresh = nn.Linear(3, 2)
     compiled: Any = torch.compile(trained, backend="eager")
     CheckpointStore(tmp_path).save(1, {"model": compiled.state_dict()})
     compiled_fresh: Any = torch.compile(fresh, backend="eager")
@@ -44,7 +51,9 @@ def test_weights_of_a_compiled_model_are_loaded_into_one(tmp_path: Path) -> None
     assert torch.equal(fresh.weight, trained.weight)
 
 
-def test_a_model_that_does_not_fit_is_refused_with_a_list_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_a_list_and_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
     CheckpointStore(tmp_path).save(1, {"model": nn.Sequential(nn.Linear(2, 2)).state_dict()})
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     before = [parameter.clone() for parameter in model.parameters()]
@@ -93,7 +102,8 @@ def sharded_run(directory: Path, rank: int, updates: int) -> Any:
         trainer.train(stop=StopWhen(max_updates=updates))
     assert isinstance(task.model, FSDPModule)
     task.model.reshard()  # an evaluation leaves them whole
-    whole = [parameter.full_tensor().flatten() for parameter in model.parameters()]  # type: ignore[attr-defined]  # narrower here than its type says
+    # narrower here than its type says
+    whole = [parameter.full_tensor().flatten() for parameter in model.parameters()]  # type: ignore[attr-defined]
     return torch.cat(whole).tolist()
 
 
@@ -127,14 +137,14 @@ def test_a_failing_disk_under_a_sharded_save_is_told_on_every_rank_and_the_check
 ) -> None:
     def work(rank: int) -> list[str]:
         sharded_run(tmp_path, rank, 2)
-        told = []
+        sentences = []
         for operation in ("mkdir", "write", "replace"):
             with faults_of(operation, failing(errno.EIO)) if rank == 0 else nullcontext():
                 try:
                     broken_save(tmp_path)
                 except SondeError as error:
-                    told.append(error.message)
-        return told
+                    sentences.append(error.message)
+        return sentences
 
     for told in run_ranks(2, work):
         assert told == ["a sharded checkpoint could not be saved"] * 3

@@ -20,9 +20,21 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_verb_counts_ranks_and_writes(corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page, skip, findings = tmp_path / "page.html", tmp_path / "skip.txt", tmp_path / "found.jsonl"
-    options = ["--html", str(page), "--skip", str(skip), "--findings", str(findings), "--no-near-duplicates"]
+def test_the_verb_counts_ranks_and_writes(
+    corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    skip = tmp_path / "skip.txt"
+    findings = tmp_path / "found.jsonl"
+    options = [
+        "--html",
+        str(page),
+        "--skip",
+        str(skip),
+        "--findings",
+        str(findings),
+        "--no-near-duplicates",
+    ]
     assert run(["audit", str(corpus), *options]) == 0
     printed = capsys.readouterr().out
     assert "300 texts" in printed
@@ -43,11 +55,17 @@ def test_json_holds_counts_and_findings(corpus: Path, capsys: pytest.CaptureFixt
 def test_a_language_models_skip_list_names_blocks(
     corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    data, skip = tmp_path / "data", tmp_path / "skip.txt"
+    data = tmp_path / "data"
+    skip = tmp_path / "skip.txt"
     prepare(PrepareSettings(splits={"train": {"text": corpus}}, out=data, tokenizer="bytes"))
     assert run(["audit", str(data), "--skip", str(skip)]) == 1
     assert "--block-size" in capsys.readouterr().err
-    assert run(["audit", str(data), "--skip", str(skip), "--block-size", "64", "--no-near-duplicates"]) == 0
+    assert (
+        run(["audit", str(data), "--skip", str(skip), "--block-size", "64", "--no-near-duplicates"])
+        == 0
+    )
     before = sum(len(line) + 1 for line in corpus.read_text().splitlines()[:40])
     size = len(corpus.read_text().splitlines()[40]) + 1
-    assert read_skip_list(skip).samples("train").tolist() == list(range(before // 64, -(-(before + size) // 64)))
+    assert read_skip_list(skip).samples("train").tolist() == list(
+        range(before // 64, -(-(before + size) // 64))
+    )

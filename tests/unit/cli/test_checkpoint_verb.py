@@ -26,7 +26,9 @@ def run_directory(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_lists_steps_sizes_and_losses(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_lists_steps_sizes_and_losses(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert checkpoints(run_directory) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["step", "size", "loss", "state"]
@@ -34,7 +36,9 @@ def test_it_lists_steps_sizes_and_losses(run_directory: Path, capsys: pytest.Cap
     assert lines[3].split()[-1] == "1.5"
 
 
-def test_verify_names_what_is_damaged_and_exits_1(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_what_is_damaged_and_exits_1(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert checkpoints(run_directory, verify=True) == 0
     assert capsys.readouterr().out.count("verified") == 3
     (run_directory / "checkpoints" / "step-000000000002" / "tensors.safetensors").write_bytes(b"x")
@@ -48,7 +52,9 @@ def test_prune_keeps_the_newest(run_directory: Path, capsys: pytest.CaptureFixtu
     assert CheckpointFolder(run_directory / "checkpoints").steps() == [3]
 
 
-def test_average_saves_the_mean_of_the_newest(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_average_saves_the_mean_of_the_newest(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert checkpoints(run_directory, average=2) == 0
     model = torch.nn.Linear(2, 1)
     path = run_directory / "checkpoints" / "average-000000000002-000000000003"
@@ -66,7 +72,9 @@ def test_json_is_one_document(run_directory: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("options", [{"prune": 0}, {"average": 4}, {"average": 0}])
-def test_numbers_that_make_no_sense_are_refused(run_directory: Path, options: dict[str, Any]) -> None:
+def test_numbers_that_make_no_sense_are_refused(
+    run_directory: Path, options: dict[str, Any]
+) -> None:
     with pytest.raises(SettingError, match="--"):
         checkpoints(run_directory, **options)
 

@@ -12,7 +12,13 @@ from sonde.cli.compare import compare
 def dump(path: Path, mean: float) -> Path:
     folder = path / "step0" / "rank0"
     folder.mkdir(parents=True)
-    leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": 2.0, "Mean": mean}
+    leaf: dict[str, Any] = {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": [2],
+        "Max": 2.0,
+        "Mean": mean,
+    }
     data = {"x.0.debug": leaf, "y.0.debug": {"type": "int", "value": 1}, "y_grad.0.debug": None}
     (folder / "debug.json").write_text(json.dumps({"data": data}))
     return path
@@ -24,8 +30,11 @@ def test_equal_dumps_exit_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "2 same, 0 different, 1 not compared" in capsys.readouterr().out
 
 
-def test_a_difference_is_shown_and_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = dump(tmp_path / "a", 1.0), dump(tmp_path / "b", 1.5)
+def test_a_difference_is_shown_and_exits_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = dump(tmp_path / "a", 1.0)
+    b = dump(tmp_path / "b", 1.5)
     assert compare(a, b) == 1
     shown = capsys.readouterr().out
     assert "first difference: x.0.debug step 0 rank0: Mean 1.0 and 1.5" in shown
@@ -36,7 +45,8 @@ def test_a_difference_is_shown_and_exits_with_1(tmp_path: Path, capsys: pytest.C
 
 
 def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = dump(tmp_path / "a", 1.0), dump(tmp_path / "b", 1.5)
+    a = dump(tmp_path / "a", 1.0)
+    b = dump(tmp_path / "b", 1.5)
     assert compare(a, b, json=True) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["counts"] == {"same": 1, "different": 1, "not compared": 1}

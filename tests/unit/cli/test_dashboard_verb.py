@@ -1,4 +1,6 @@
-"""`sonde dashboard`: one line with the address, a browser only where there is a desktop, and what is missing said."""
+"""`sonde dashboard`: one line with the address, a browser only where there is a desktop, and what
+is missing said.
+"""
 
 import re
 import signal
@@ -15,7 +17,16 @@ from sonde.dashboard import serve
 
 @pytest.mark.slow
 def test_it_prints_the_address_serves_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sonde", "dashboard", str(tmp_path), "--no-open", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "dashboard",
+        str(tmp_path),
+        "--no-open",
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.cli.prepare import PrepareOptions, expand_braces, histogram, inspect, name_languages, prepare, progress_on
+from sonde.cli.prepare import (
+    PrepareOptions,
+    expand_braces,
+    histogram,
+    inspect,
+    name_languages,
+    prepare,
+    progress_on,
+)
 from sonde.errors import SettingError
 
 ENGLISH = "".join(f"A man sees {number} trees .\n" for number in range(50))
@@ -17,7 +25,9 @@ GERMAN = "".join(f"Ein Mann sieht {number} Bäume .\n" for number in range(50))
 
 def prepare_small(tmp_path: Path) -> Path:
     (tmp_path / "corpus.en").write_text(ENGLISH)
-    (tmp_path / "corpus.de.gz").write_bytes(gzip.compress(GERMAN.replace("Ein Mann sieht 7 Bäume .", "").encode()))
+    (tmp_path / "corpus.de.gz").write_bytes(
+        gzip.compress(GERMAN.replace("Ein Mann sieht 7 Bäume .", "").encode())
+    )
     texts = [str(tmp_path / "corpus.en"), str(tmp_path / "corpus.de.gz")]
     prepare(PrepareOptions(train=texts, valid=texts, out=tmp_path / "data", tokenizer="word"))
     return tmp_path / "data"
@@ -28,7 +38,9 @@ def data(tmp_path: Path) -> Path:
     return prepare_small(tmp_path)
 
 
-def test_prepare_says_what_it_made_and_what_was_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_says_what_it_made_and_what_was_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prepare_small(tmp_path)
     printed = capsys.readouterr()
     assert "train.en" in printed.out
@@ -38,7 +50,9 @@ def test_prepare_says_what_it_made_and_what_was_wrong(tmp_path: Path, capsys: py
     assert "encode …" in printed.err
 
 
-def test_inspect_shows_sizes_lengths_padding_and_text(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_sizes_lengths_padding_and_text(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     inspect(data, sample=[7], max_tokens=64, verify=True)
     printed = capsys.readouterr().out

@@ -7,7 +7,13 @@ from sonde.spikes.spike_log import RankedSample
 
 def sample(losses: list[float], texts: list[str]) -> DecodedSample:
     ranked = RankedSample(
-        rank=0, dataset="train", sample=3, loss=1.0, num_tokens=len(losses), share=1.0, token_losses=tuple(losses)
+        rank=0,
+        dataset="train",
+        sample=3,
+        loss=1.0,
+        num_tokens=len(losses),
+        share=1.0,
+        token_losses=tuple(losses),
     )
     return DecodedSample(ranked=ranked, text="".join(texts), token_texts=tuple(texts))
 
@@ -21,7 +27,9 @@ def test_text_is_shown_from_shortly_before_it_becomes_odd() -> None:
 
 def test_tokens_are_coloured_by_how_far_they_are_above_calm() -> None:
     shown = _odd_part(sample([1.0, 4.5, 9.0], ["a", "b", "c"]), calm_loss=2.0)
-    assert [(shown.plain[span.start : span.end], span.style) for span in shown.spans if span.style] == [
+    assert [
+        (shown.plain[span.start : span.end], span.style) for span in shown.spans if span.style
+    ] == [
         ("b", "black on yellow"),
         ("c", "bold white on red"),
     ]

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.cli.compare import Comparison, Tolerance, smoothed
+from sonde.cli.compare import LogComparison, ToleranceFlags, smoothed
 from sonde.errors import SettingError
 from sonde.records.columns import Series
 
@@ -13,7 +13,7 @@ def series(values: list[float], first: int = 0) -> Series:
 
 
 def test_errors_are_unsigned_and_a_is_the_reference() -> None:
-    comparison = Comparison(series([1.0, 2.0, 4.0]), series([1.1, 1.8, 4.0]))
+    comparison = LogComparison(series([1.0, 2.0, 4.0]), series([1.1, 1.8, 4.0]))
     assert comparison.mean_absolute == pytest.approx(0.1)
     assert comparison.max_absolute == pytest.approx(0.2)
     assert comparison.mean_relative == pytest.approx((0.1 + 0.1 + 0) / 3)
@@ -22,7 +22,7 @@ def test_errors_are_unsigned_and_a_is_the_reference() -> None:
 
 def test_only_common_steps_count_and_the_last_value_at_each() -> None:
     twice = Series(steps=np.array([0, 1, 1, 2]), values=np.array([0.0, 9.0, 1.0, 2.0]))
-    comparison = Comparison(twice, series([1.0, 2.0, 3.0], first=1))
+    comparison = LogComparison(twice, series([1.0, 2.0, 3.0], first=1))
     assert comparison.steps.tolist() == [1, 2]
     assert comparison.max_absolute == 0
     assert (comparison.num_only_a, comparison.num_only_b) == (1, 1)
@@ -30,26 +30,32 @@ def test_only_common_steps_count_and_the_last_value_at_each() -> None:
 
 def test_steps_may_be_lists() -> None:
     steps = np.array([[0, 1], [1, 1]])
-    comparison = Comparison(Series(steps=steps, values=np.ones(2)), Series(steps=steps[:1], values=np.ones(1)))
+    comparison = LogComparison(
+        Series(steps=steps, values=np.ones(2)), Series(steps=steps[:1], values=np.ones(1))
+    )
     assert comparison.steps.tolist() == [[0, 1]]
 
 
 def test_zero_in_the_reference() -> None:
-    assert Comparison(series([0.0]), series([0.0])).mean_relative == 0
-    assert Comparison(series([0.0]), series([1.0])).mean_relative == math.inf
+    assert LogComparison(series([0.0]), series([0.0])).mean_relative == 0
+    assert LogComparison(series([0.0]), series([1.0])).mean_relative == math.inf
 
 
 def test_nan_in_one_only_is_a_difference_and_in_both_is_none() -> None:
-    one = Comparison(series([1.0, math.nan]), series([1.0, 1.0]))
-    both = Comparison(series([1.0, math.nan]), series([1.0, math.inf]))
-    assert not one.is_within(Tolerance(relative=1.0, absolute=1.0))
-    assert both.is_within(Tolerance(relative=0.0, absolute=0.0))
+    one = LogComparison(series([1.0, math.nan]), series([1.0, 1.0]))
+    both = LogComparison(series([1.0, math.nan]), series([1.0, math.inf]))
+    assert not one.is_within(ToleranceFlags(relative=1.0, absolute=1.0))
+    assert both.is_within(ToleranceFlags(relative=0.0, absolute=0.0))
 
 
-@pytest.mark.parametrize(("relative", "absolute", "within"), [(0.1, 0.0, True), (0.0, 0.2, True), (0.01, 0.01, False)])
-def test_one_of_the_two_tolerances_is_enough(relative: float, absolute: float, within: bool) -> None:
-    comparison = Comparison(series([2.0, 2.0]), series([2.1, 1.9]))
-    assert comparison.is_within(Tolerance(relative=relative, absolute=absolute)) is within
+@pytest.mark.parametrize(
+    ("relative", "absolute", "within"), [(0.1, 0.0, True), (0.0, 0.2, True), (0.01, 0.01, False)]
+)
+def test_one_of_the_two_tolerances_is_enough(
+    relative: float, absolute: float, within: bool
+) -> None:
+    comparison = LogComparison(series([2.0, 2.0]), series([2.1, 1.9]))
+    assert comparison.is_within(ToleranceFlags(relative=relative, absolute=absolute)) is within
 
 
 def test_smoothing_is_a_running_mean() -> None:
@@ -61,6 +67,6 @@ def test_smoothing_is_a_running_mean() -> None:
 
 def test_nothing_in_common_and_bad_windows_are_refused() -> None:
     with pytest.raises(SettingError, match="in common"):
-        Comparison(series([1.0]), series([1.0], first=5))
+        LogComparison(series([1.0]), series([1.0], first=5))
     with pytest.raises(SettingError, match="window"):
-        Comparison(series([1.0]), series([1.0]), window=0)
+        LogComparison(series([1.0]), series([1.0]), window=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.cli.compare import Tolerance, compare_logs
+from sonde.cli.compare import ToleranceFlags, compare_logs
 from sonde.cli.log import log, tail
 from sonde.errors import RunNotFound, SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity
@@ -31,7 +31,9 @@ def test_log_shows_last_best_and_mean(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows["speed"] == ["speed", "10.000", "10.000", "3", "imgs/s"]
 
 
-def test_log_says_what_is_not_finite_bad_or_superseded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_says_what_is_not_finite_bad_or_superseded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.json"
     write(path, [3.0, math.nan, 2.0])
     with path.open("a") as file:
@@ -43,7 +45,9 @@ def test_log_says_what_is_not_finite_bad_or_superseded(tmp_path: Path, capsys: p
     assert "1 (1 not finite)" in capsys.readouterr().out
 
 
-def test_log_as_json_and_csv_has_one_entry_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_as_json_and_csv_has_one_entry_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sources = [write(tmp_path / "a.json", [3.0, 1.0]), write(tmp_path / "b.json", [2.0])]
     log(*sources, json=True)
     document = json.loads(capsys.readouterr().out)
@@ -67,21 +71,26 @@ def test_log_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no numbers in it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("losses", "code"), [([1.0, 2.01], 0), ([1.0, 1.0], 1), ([0.5, 4.0], 1), ([1.0, math.nan], 1)])
+@pytest.mark.parametrize(
+    ("losses", "code"), [([1.0, 2.01], 0), ([1.0, 1.0], 1), ([0.5, 4.0], 1), ([1.0, math.nan], 1)]
+)
 def test_compare_logs_exits_1_beyond_the_tolerance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], losses: list[float], code: int
 ) -> None:
-    a, b = write(tmp_path / "a.json", [1.0, 2.0]), write(tmp_path / "b.json", losses)
+    a = write(tmp_path / "a.json", [1.0, 2.0])
+    b = write(tmp_path / "b.json", losses)
     assert compare_logs(a, b) == code
     assert ("the runs agree" if code == 0 else "the runs differ") in capsys.readouterr().out
 
 
-def test_compare_logs_takes_tolerance_metric_and_smoothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_logs_takes_tolerance_metric_and_smoothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a = write(tmp_path / "a.json", [1.0, 3.0, 1.0, 3.0], name="train.loss")
     b = write(tmp_path / "b.json", [3.0, 1.0, 3.0, 1.0], name="train.loss")
     assert compare_logs(a, b) == 1
-    assert compare_logs(a, b, tolerance=Tolerance(relative=2.0)) == 0
-    assert compare_logs(a, b, tolerance=Tolerance(absolute=2.0)) == 0
+    assert compare_logs(a, b, tolerance=ToleranceFlags(relative=2.0)) == 0
+    assert compare_logs(a, b, tolerance=ToleranceFlags(absolute=2.0)) == 0
     assert compare_logs(a, b, metric="speed") == 0
     capsys.readouterr()
     assert compare_logs(a, b, smooth=4, csv=True) == 1
@@ -91,15 +100,21 @@ def test_compare_logs_takes_tolerance_metric_and_smoothing(tmp_path: Path, capsy
 
 
 def test_compare_logs_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = write(tmp_path / "a.json", [1.0, 2.0, 3.0]), write(tmp_path / "b.json", [1.0, 1.0])
+    a = write(tmp_path / "a.json", [1.0, 2.0, 3.0])
+    b = write(tmp_path / "b.json", [1.0, 1.0])
     assert compare_logs(a, b, json=True) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["agree"], document["num_steps"], document["num_only_a"]) == (False, 2, 1)
-    assert (document["mean_relative"], document["max_absolute"], document["worst_step"]) == (0.25, 1.0, [0, 1])
+    assert (document["mean_relative"], document["max_absolute"], document["worst_step"]) == (
+        0.25,
+        1.0,
+        [0, 1],
+    )
 
 
 def test_compare_logs_says_which_metrics_there_are(tmp_path: Path) -> None:
-    a, b = write(tmp_path / "a.json", [1.0]), write(tmp_path / "b.json", [1.0], name="perplexity")
+    a = write(tmp_path / "a.json", [1.0])
+    b = write(tmp_path / "b.json", [1.0], name="perplexity")
     with pytest.raises(SettingError, match="no numbers called 'loss'"):
         compare_logs(b, a)
     with pytest.raises(SettingError, match="no numbers called") as caught:
@@ -107,7 +122,9 @@ def test_compare_logs_says_which_metrics_there_are(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'loss'?"
 
 
-def test_tail_shows_the_last_records_of_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_shows_the_last_records_of_a_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(write(tmp_path / "a.json", [float(step) for step in range(20)]))
     tail(path, lines=2, once=True)
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,6 @@
-"""The command line as a whole: its frozen list of verbs and flags, its help, its errors and exit codes."""
+"""The command line as a whole: its frozen list of verbs and flags, its help, its errors and exit
+codes.
+"""
 
 import importlib
 import json
@@ -18,7 +20,8 @@ ROOT = Path(__file__).parents[3]
 def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     printed = capsys.readouterr().out
-    printed = " ".join(word for word in printed.split() if word != "│")  # long summaries are wrapped
+    # long summaries are wrapped
+    printed = " ".join(word for word in printed.split() if word != "│")
     for verb, module in VERBS.items():
         function = getattr(importlib.import_module(f"sonde.cli.{module}"), verb.replace("-", "_"))
         assert f"{verb} {function.__doc__.splitlines()[0].replace('`', '')}" in printed
@@ -33,8 +36,8 @@ def test_help_of_a_verb_is_its_whole_docstring(capsys: pytest.CaptureFixture[str
 
 def test_help_of_all_verbs_imports_no_verb() -> None:
     code = (
-        "import sys; from sonde.cli.main import run; run(['--help']);"
-        "print([m for m in sys.modules if m.startswith('sonde.cli.') and m not in ('sonde.cli.main', 'sonde.cli.terminal')])"
+        "import sys; from sonde.cli.main import run; run(['--help']);print([m for m in sys.modules"
+        " if m.startswith('sonde.cli.') and m not in ('sonde.cli.main', 'sonde.cli.terminal')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -45,7 +48,9 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == __version__
 
 
-def test_an_unknown_verb_is_a_usage_error_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_verb_is_a_usage_error_with_the_nearest_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["rusn"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:")
@@ -58,7 +63,9 @@ def test_an_unknown_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "--json" in capsys.readouterr().err
 
 
-def test_a_failure_says_error_cause_and_hint_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_says_error_cause_and_hint_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["show", str(tmp_path)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "hint"]
@@ -66,7 +73,9 @@ def test_a_failure_says_error_cause_and_hint_and_exits_1(tmp_path: Path, capsys:
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m sonde completion bash | head -n 1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
 
@@ -78,7 +87,9 @@ def test_completion_scripts_know_the_verbs(shell: str, capsys: pytest.CaptureFix
     assert [verb for verb in VERBS if verb not in script] == []
 
 
-def test_bash_accepts_its_completion_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_accepts_its_completion_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(["completion", "bash"])
     (tmp_path / "script").write_text(capsys.readouterr().out)
     done = subprocess.run(["bash", "-n", str(tmp_path / "script")], capture_output=True, text=True)
@@ -103,7 +114,9 @@ def test_colour_follows_no_color(tmp_path: Path) -> None:
     assert "\x1b[" not in output()
 
 
-def test_json_is_one_document_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_on_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["runs", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -121,7 +134,9 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
     assert b"gr\\xf6" in done.stdout
 
 
-def test_a_file_that_fails_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_fails_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run.json").mkdir()
     for verb in ("show", "report", "log"):
         assert run([verb, str(tmp_path)]) == 1
@@ -131,7 +146,8 @@ def test_a_file_that_fails_is_said_in_one_line(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes\nat")]
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes\nat")],
 )
 def test_a_lack_of_memory_is_said_in_a_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -153,6 +169,8 @@ def test_any_other_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
         run(["runs"])
 
 
-def test_a_run_is_not_copied_to_a_place_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_not_copied_to_a_place_without_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["sync", str(tmp_path), ""]) == 1
     assert "the place to copy to is empty" in capsys.readouterr().err

@@ -62,7 +62,9 @@ def test_the_steps_stand_under_the_ends() -> None:
     assert len(steps) == GUTTER + 40
 
 
-@pytest.mark.parametrize(("values", "hint"), [([], "no step lies"), ([math.nan], "none of them is finite")])
+@pytest.mark.parametrize(
+    ("values", "hint"), [([], "no step lies"), ([math.nan], "none of them is finite")]
+)
 def test_nothing_to_show_is_refused(values: list[float], hint: str) -> None:
     with pytest.raises(SettingError, match=hint):
         draw(curve(values))

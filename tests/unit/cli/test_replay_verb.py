@@ -27,7 +27,9 @@ def pieces(settings, device):
 def test_a_rank_that_dies_while_rank_0_waits_is_named(tmp_path: Path) -> None:
     (tmp_path / "two_ranks.py").write_text(RECIPE)
     with Run(tmp_path / "run") as run:
-        run.records("steps").append({"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1})
+        run.records("steps").append(
+            {"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1}
+        )
     started = time.monotonic()
     flags = ["--step", "1", "--world-size", "2", "--recipe", "two_ranks:pieces"]
     done = subprocess.run(

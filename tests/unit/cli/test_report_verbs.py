@@ -50,7 +50,9 @@ def test_report_refuses_a_directory_as_its_file(
     assert "is a directory" in capsys.readouterr().err
 
 
-def test_report_and_plot_refuse_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_and_plot_refuse_what_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for verb in ("report", "plot"):
         assert run([verb, str(tmp_path)]) == 1
         assert "there is no run" in capsys.readouterr().err
@@ -69,8 +71,15 @@ def test_plot_draws_each_name_and_marks_the_events(
     assert max(map(len, printed.splitlines())) <= 70
 
 
-def test_plot_shows_the_loss_of_a_range_of_steps(eventful_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plot", str(eventful_run), "--from", str(SPIKE_STEP - 9), "--to", str(SPIKE_STEP + 10)]) == 0
+def test_plot_shows_the_loss_of_a_range_of_steps(
+    eventful_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(
+            ["plot", str(eventful_run), "--from", str(SPIKE_STEP - 9), "--to", str(SPIKE_STEP + 10)]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert printed.startswith("loss  last 2.")
     assert "20 values" in printed

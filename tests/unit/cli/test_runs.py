@@ -13,9 +13,11 @@ from sonde.run import Run
 
 
 def make_run(directory: Path, *, num_steps: int = 3, settings: object = None) -> None:
-    with Run(directory, settings=settings, seeds={"torch": 7}) as run:
+    with Run(directory, config=settings, seeds={"torch": 7}) as run:
         for step in range(num_steps):
-            run.records("log").append({"type": "LOG", "step": step, "rank": 0, "data": {"loss": 1 / (step + 1)}})
+            run.records("log").append(
+                {"type": "LOG", "step": step, "rank": 0, "data": {"loss": 1 / (step + 1)}}
+            )
 
 
 def kill_run(directory: Path) -> None:
@@ -44,7 +46,9 @@ def test_runs_are_found_several_levels_down_and_listed_by_age(
     assert [run["last_step"] for run in listed] == [2, 2]
 
 
-def test_the_table_shows_status_step_and_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_status_step_and_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "a")
     assert sonde(["runs", str(tmp_path)]) == 0
     header, row = capsys.readouterr().out.splitlines()
@@ -53,12 +57,17 @@ def test_the_table_shows_status_step_and_loss(tmp_path: Path, capsys: pytest.Cap
     assert row.split()[-2:] == ["2", "0.333333"]
 
 
-def test_a_killed_run_is_told_from_a_running_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_told_from_a_running_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kill_run(tmp_path / "killed")
     with Run(tmp_path / "running"):
         listed = as_json(capsys, "runs", str(tmp_path))
     assert isinstance(listed, list)
-    assert {Path(run["directory"]).name: run["status"] for run in listed} == {"killed": "killed", "running": "running"}
+    assert {Path(run["directory"]).name: run["status"] for run in listed} == {
+        "killed": "killed",
+        "running": "running",
+    }
 
 
 def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,22 +85,31 @@ def test_a_damaged_manifest_is_listed_and_does_not_hide_the_others(
     RunLayout(tmp_path / "a").manifest.write_bytes(b'{"format": "sonde-run", "vers')
     listed = as_json(capsys, "runs", str(tmp_path))
     assert isinstance(listed, list)
-    assert {Path(run["directory"]).name: run["status"] for run in listed} == {"a": "damaged", "b": "finished"}
+    assert {Path(run["directory"]).name: run["status"] for run in listed} == {
+        "a": "damaged",
+        "b": "finished",
+    }
     assert sonde(["runs", str(tmp_path)]) == 0
     assert "damaged" in capsys.readouterr().out
 
 
-def test_an_empty_directory_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_directory_is_said_to_be_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sonde(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no runs below {tmp_path}\n"
 
 
-def test_a_missing_directory_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_directory_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sonde(["runs", str(tmp_path / "no")]) == 1
     assert "is not a directory" in capsys.readouterr().err
 
 
-def test_show_gives_the_manifest_and_the_record_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_the_manifest_and_the_record_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "a", settings={"lr": math.inf})
     shown = as_json(capsys, "show", str(tmp_path / "a"))
     assert isinstance(shown, dict)
@@ -106,13 +124,23 @@ def test_show_sums_up_every_metric_and_counts_what_is_not_a_number(
 ) -> None:
     with Run(tmp_path / "a") as run:
         for step, loss in enumerate([3.0, math.nan, 1.0, math.inf, 2.0]):
-            run.records("log").append({"type": "LOG", "step": step, "rank": 0, "data": {"loss": loss}})
+            run.records("log").append(
+                {"type": "LOG", "step": step, "rank": 0, "data": {"loss": loss}}
+            )
     with (tmp_path / "a" / "records" / "log.rank0.jsonl").open("ab") as file:
         file.write(b"not a record\n")
     shown = as_json(capsys, "show", str(tmp_path / "a"))
     assert isinstance(shown, dict)
     assert shown["metrics"] == [
-        {"name": "loss", "num_values": 5, "num_nonfinite": 2, "first": 3.0, "last": 2.0, "min": 1.0, "max": 3.0}
+        {
+            "name": "loss",
+            "num_values": 5,
+            "num_nonfinite": 2,
+            "first": 3.0,
+            "last": 2.0,
+            "min": 1.0,
+            "max": 3.0,
+        }
     ]
     assert [(file["num_records"], file["num_bad"]) for file in shown["files"]] == [(2, 0), (5, 1)]
     assert sonde(["show", str(tmp_path / "a")]) == 0
@@ -120,7 +148,9 @@ def test_show_sums_up_every_metric_and_counts_what_is_not_a_number(
     assert row.split() == ["loss", "5", "2", "3", "2", "1", "3"]
 
 
-def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_what_a_person_wants_to_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "a", settings={"lr": 0.1})
     assert sonde(["show", str(tmp_path / "a")]) == 0
     printed = capsys.readouterr().out
@@ -128,7 +158,9 @@ def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.Ca
         assert expected in printed
 
 
-def test_markup_in_names_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_names_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "[red]x", settings={"a": "[bold]b[/bold]"})
     assert sonde(["runs", str(tmp_path)]) == 0
     assert "[red]x" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""`sonde spikes` and `sonde skip`: tables, coloured tokens, JSON, files, and ATorch's directories."""
+"""`sonde spikes` and `sonde skip`: tables, coloured tokens, JSON, files, and ATorch's
+directories.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +12,7 @@ from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data" / "loss-spikes"
 
@@ -20,11 +22,15 @@ def spiked(tmp_path: Path) -> Path:
     for name, word in (("t.en", "source"), ("t.de", "target")):
         (tmp_path / name).write_text("".join(f"{word} of line {line}\n" for line in range(1, 6)))
     splits = {"train": {"en": tmp_path / "t.en", "de": tmp_path / "t.de"}}
-    prepare(PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None))
-    settings = RecorderSettings(rule=ThresholdRule(above=5.0))
+    prepare(
+        PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None)
+    )
+    settings = SpikeSettings(rule=ThresholdRule(above=5.0))
     with Run(tmp_path / "run") as a_run:
         datasets = {"train": open_pairs(tmp_path / "data")}
-        with SpikeRecorder(a_run.records("spikes"), settings=settings, datasets=datasets) as recorder:
+        with SpikeRecorder(
+            a_run.records("spikes"), settings=settings, datasets=datasets
+        ) as recorder:
             for step, loss in ((3, 2.0), (4, 9.0)):
                 recorder.observe(
                     step,
@@ -42,8 +48,33 @@ def test_the_table_names_step_loss_baseline_and_the_worst_text(
 ) -> None:
     assert run(["spikes", str(spiked)]) == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["step", "steps", "kind", "of", "value", "baseline", "z", "dataset", "sample", "text"]
-    assert row.split() == ["4", "1", "spike", "loss", "9", "2", "4.0", "train", "3", "target", "of", "line", "4"]
+    assert header.split() == [
+        "step",
+        "steps",
+        "kind",
+        "of",
+        "value",
+        "baseline",
+        "z",
+        "dataset",
+        "sample",
+        "text",
+    ]
+    assert row.split() == [
+        "4",
+        "1",
+        "spike",
+        "loss",
+        "9",
+        "2",
+        "4.0",
+        "train",
+        "3",
+        "target",
+        "of",
+        "line",
+        "4",
+    ]
 
 
 def test_a_step_shows_its_samples_worst_first_with_their_lines(
@@ -68,14 +99,19 @@ def test_tokens_are_coloured_by_their_loss(
     assert "41m line\x1b[0m" in marked
 
 
-def test_json_has_events_and_ranked_samples(spiked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_events_and_ranked_samples(
+    spiked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["spikes", str(spiked), "--json"]) == 0
     (event,) = json.loads(capsys.readouterr().out)
     assert (event["first_step"], event["kind"], event["worst"]["sample"]) == (4, "spike", 3)
     assert run(["spikes", str(spiked), "--step", "3", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["steps_kept"] == [3, 4]
-    assert [sample["text"] for sample in document["samples"]] == ["target of line 4", "target of line 1"]
+    assert [sample["text"] for sample in document["samples"]] == [
+        "target of line 4",
+        "target of line 1",
+    ]
     assert document["samples"][0]["line"] == 4
 
 
@@ -98,7 +134,12 @@ def test_moved_data_and_another_tokenizer_can_be_named(
     (tmp_path / "data").rename(tmp_path / "elsewhere")
     assert run(["spikes", str(spiked)]) == 0
     assert "there is no data at" in capsys.readouterr().out
-    arguments = ["--data", str(tmp_path / "elsewhere"), "--tokenizer", str(tmp_path / "elsewhere" / "dict.txt")]
+    arguments = [
+        "--data",
+        str(tmp_path / "elsewhere"),
+        "--tokenizer",
+        str(tmp_path / "elsewhere" / "dict.txt"),
+    ]
     assert run(["spikes", str(spiked), *arguments]) == 0
     assert "target of line 4" in capsys.readouterr().out
 
@@ -117,8 +158,19 @@ def test_a_run_without_spikes_says_so_and_no_run_is_an_error(
 
 
 def test_files_of_atorch_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["spikes", "--atorch", str(GOLDEN / "in/spikes_single"), "--out", str(tmp_path / "out.txt")]
-    arguments += ["--dataset", f"wikipedia={GOLDEN}/in/corpus/base", "--dataset", f"zhihu={GOLDEN}/in/tok/zhihu.lazy"]
+    arguments = [
+        "spikes",
+        "--atorch",
+        str(GOLDEN / "in/spikes_single"),
+        "--out",
+        str(tmp_path / "out.txt"),
+    ]
+    arguments += [
+        "--dataset",
+        f"wikipedia={GOLDEN}/in/corpus/base",
+        "--dataset",
+        f"zhihu={GOLDEN}/in/tok/zhihu.lazy",
+    ]
     arguments += ["--sample-len", "4", "--min-iter", "2000", "--min-loss", "10"]
     assert run(arguments) == 0
     assert capsys.readouterr().out.startswith("4 samples of 6 lines in ")
@@ -131,7 +183,9 @@ def test_files_of_atorch_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["spikes", "--atorch", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 1
 
 
-def test_skip_writes_the_list_and_says_what_is_on_it(spiked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skip_writes_the_list_and_says_what_is_on_it(
+    spiked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["skip", str(spiked), "--step", "4", "--worst", "1"]) == 0
     assert capsys.readouterr().out == f"1 samples added to {spiked}/skip-list.txt\ntrain: 3\n"
     assert run(["skip", str(spiked), "--step", "4"]) == 0

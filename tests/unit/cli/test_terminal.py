@@ -10,7 +10,9 @@ from sonde.cli.terminal import SafeConsole, guarded, print_rows, screen, write_j
 from sonde.report.wording import visible
 
 
-def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_rows(screen(), ("step", ">loss", "note"), [(1, 2.5, "a long note"), (1000, 11.25, None)])
     assert capsys.readouterr().out == "step   loss  note\n1       2.5  a long note\n1000  11.25\n"
 
@@ -23,15 +25,24 @@ def test_a_long_table_is_what_rich_would_print(
     print_rows(terminal, ("name \x1b[2J", ">loss", "note"), rows)
     written = capsys.readouterr().out
     monkeypatch.setattr("sonde.cli.terminal._LONG_TABLE", 1000)
-    print_rows(terminal, (r"name \x1b[2J", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
+    print_rows(
+        terminal,
+        (r"name \x1b[2J", ">loss", "note"),
+        [(visible(name), *rest) for name, *rest in rows],
+    )
     assert written.splitlines() == [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert "\x1b" not in written
     assert len(written.splitlines()) == 601
 
 
-def test_a_piped_table_has_one_line_per_row_and_no_header_without_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_table_has_one_line_per_row_and_no_header_without_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_rows(screen(), ("", ""), [("setting", "a\nb " * 100), ("other", 1)])
-    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["setting", "other"]
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "setting",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +61,9 @@ def test_what_acts_on_a_terminal_is_shown_as_an_escape(text: str, shown: str) ->
     assert visible(text) == shown
 
 
-def test_what_verbs_print_is_made_visible_and_rich_reads_no_markup_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_verbs_print_is_made_visible_and_rich_reads_no_markup_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with guarded():
         sys.stdout.write("a\x1b[2J\n")
         screen().print("[/x] [red]b\x1b[2J :smile:")
@@ -60,7 +73,9 @@ def test_what_verbs_print_is_made_visible_and_rich_reads_no_markup_in_it(capsys:
     assert captured.err == "c\\x9b2J\n"
 
 
-def test_colours_of_our_own_pass(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_of_our_own_pass(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -1,4 +1,6 @@
-"""`sonde translate` and `sonde score` on a run that the trainer made: order, n-best, references, moved data."""
+"""`sonde translate` and `sonde score` on a run that the trainer made: order, n-best, references,
+moved data.
+"""
 
 import io
 import json
@@ -51,7 +53,16 @@ def texts(tmp_path: Path) -> dict[str, Path]:
 def test_translations_come_in_the_order_of_the_input_and_match_the_library_call(
     trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["translate", str(trained), "--input", str(texts["en"]), "--beam", "2", "--batch-tokens", "20"]
+    command = [
+        "translate",
+        str(trained),
+        "--input",
+        str(texts["en"]),
+        "--beam",
+        "2",
+        "--batch-tokens",
+        "20",
+    ]
     assert run(command) == 0
     printed = capsys.readouterr().out.splitlines()
     translator = open_translator(trained)
@@ -66,14 +77,20 @@ def test_references_give_bleu_and_chrf_on_standard_error(
     trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sacrebleu")
-    assert run(["translate", str(trained), "--input", str(texts["en"]), "--ref", str(texts["de"])]) == 0
+    assert (
+        run(["translate", str(trained), "--input", str(texts["en"]), "--ref", str(texts["de"])])
+        == 0
+    )
     captured = capsys.readouterr()
     scores = dict(line.split()[:2] for line in captured.err.splitlines())
     assert float(scores["BLEU"]) > 60
     assert float(scores["chrF"]) > 60
     assert len(captured.out.splitlines()) == 20
     texts["de"].write_text("zu kurz\n")
-    assert run(["translate", str(trained), "--input", str(texts["en"]), "--ref", str(texts["de"])]) == 1
+    assert (
+        run(["translate", str(trained), "--input", str(texts["en"]), "--ref", str(texts["de"])])
+        == 1
+    )
     assert "has 1 lines and" in capsys.readouterr().err
 
 
@@ -93,7 +110,7 @@ def test_n_best_is_ranked_and_json_is_one_document(
     assert run(["translate", str(trained), "--json", "--nbest", "2"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["step"] == NUM_UPDATES
-    assert [len(one["nbest"]) for one in document["translations"]] == [2]
+    assert [len(translation["nbest"]) for translation in document["translations"]] == [2]
     assert document["translations"][0]["text"] == rows[0][2]
 
 
@@ -101,7 +118,15 @@ def test_n_best_is_ranked_and_json_is_one_document(
 def test_scores_are_the_likelihood_of_the_pairs(
     trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pairs = ["score", str(trained), "--source", str(texts["en"]), "--target", str(texts["de"]), "--json"]
+    pairs = [
+        "score",
+        str(trained),
+        "--source",
+        str(texts["en"]),
+        "--target",
+        str(texts["de"]),
+        "--json",
+    ]
     assert run(pairs) == 0
     right = json.loads(capsys.readouterr().out)
     assert right["num_tokens"] == sum(len(line.split()) + 1 for line in sentences("de", 20))
@@ -115,7 +140,9 @@ def test_scores_are_the_likelihood_of_the_pairs(
 
 
 @pytest.mark.slow
-def test_data_that_moved_is_found_again_and_another_tokenizer_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_data_that_moved_is_found_again_and_another_tokenizer_is_refused(
+    trained: Path, tmp_path: Path
+) -> None:
     shutil.copytree(trained, tmp_path / "run")
     shutil.copytree(trained.parent / "data", tmp_path / "moved")
     assert open_translator(tmp_path / "run", data=tmp_path / "moved").step == NUM_UPDATES
@@ -127,21 +154,30 @@ def test_data_that_moved_is_found_again_and_another_tokenizer_is_refused(trained
 
 
 @pytest.mark.slow
-def test_a_language_model_continues_text_and_scores_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_continues_text_and_scores_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = prepare_corpus(tmp_path, languages=("en",))
     sizes = {**TINY, "model_dim": 32}
-    settings = RecipeSettings(data=str(data), max_updates=20, warmup=5, lr=1e-2, block_size=16, max_tokens=200, **sizes)
+    settings = RecipeSettings(
+        data=str(data), max_updates=20, warmup=5, lr=1e-2, block_size=16, max_tokens=200, **sizes
+    )
     train_run(settings, tmp_path / "run")
     capsys.readouterr()
     (tmp_path / "in").write_text("one two\nthree\n")
-    assert run(["translate", str(tmp_path / "run"), "--input", str(tmp_path / "in"), "--beam", "1"]) == 0
+    assert (
+        run(["translate", str(tmp_path / "run"), "--input", str(tmp_path / "in"), "--beam", "1"])
+        == 0
+    )
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert run(["score", str(tmp_path / "run"), "--target", str(tmp_path / "in")]) == 0
     assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["3", "2"]
 
 
 @pytest.mark.slow
-def test_translations_can_be_drawn(trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_can_be_drawn(
+    trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     def drawn(*told: str) -> list[str]:
         assert run(["translate", str(trained), "--input", str(texts["en"]), *told]) == 0
         return capsys.readouterr().out.splitlines()
@@ -154,9 +190,18 @@ def test_translations_can_be_drawn(trained: Path, texts: dict[str, Path], capsys
 
 
 @pytest.mark.slow
-def test_a_language_model_continues_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_continues_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = prepare_corpus(tmp_path, languages=("en",))
-    given = {**TINY, "data": str(data), "max_updates": 2, "warmup": 1, "max_tokens": 256, "block_size": 32}
+    given = {
+        **TINY,
+        "data": str(data),
+        "max_updates": 2,
+        "warmup": 1,
+        "max_tokens": 256,
+        "block_size": 32,
+    }
     train_run(settings_from(given), tmp_path / "run")
     capsys.readouterr()
     prompt = sentences("en", 1)[0]
@@ -173,6 +218,8 @@ def test_a_language_model_continues_prompts(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_a_translation_model_translates_the_prompt(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_translation_model_translates_the_prompt(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["generate", str(trained), "--prompt", sentences("en", 1)[0], "--greedy"]) == 0
     assert capsys.readouterr().out == sentences("de", 1)[0] + "\n"

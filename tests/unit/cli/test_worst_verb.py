@@ -1,4 +1,6 @@
-"""`sonde worst`: the samples that were worst over all epochs, with text, trend, duplicates, as table, JSON, CSV and skip list."""
+"""`sonde worst`: the samples that were worst over all epochs, with text, trend, duplicates, as
+table, JSON, CSV and skip list.
+"""
 
 import csv
 import json
@@ -16,23 +18,32 @@ from sonde.run import Run
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """Two epochs over 400 pairs; 77 and 78 say the same and are bad both times, 5 is bad the first time only."""
+    """Two epochs over 400 pairs; 77 and 78 say the same and are bad both times, 5 is bad the first
+    time only.
+    """
     for name, word in (("t.en", "source"), ("t.de", "target")):
         lines = [f"{word} of line {line}" for line in range(400)]
         lines[77] = lines[78] = f"{word} of nonsense"
         lines[5] = f"={word} of line 5"
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     splits = {"train": {"en": tmp_path / "t.en", "de": tmp_path / "t.de"}}
-    prepare(PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None))
+    prepare(
+        PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None)
+    )
     with Run(tmp_path / "run") as run:
         recorder = run.spikes(datasets={"train": open_pairs(tmp_path / "data")})
         generator = np.random.default_rng(1)
         for step in range(1, 1001):
             rows = [(8 * (step - 1) + row) % 400 for row in range(8)]
             losses = generator.normal(3, 0.3, 8)
-            losses += [4.0 if row in (77, 78) else 5.0 if row == 5 and step < 500 else 0.0 for row in rows]
+            losses += [
+                4.0 if row in (77, 78) else 5.0 if row == 5 and step < 500 else 0.0 for row in rows
+            ]
             recorder.observe(
-                step, float(losses.mean()), sample_ids=[("train", row) for row in rows], sample_losses=losses
+                step,
+                float(losses.mean()),
+                sample_ids=[("train", row) for row in rows],
+                sample_losses=losses,
             )
     return tmp_path / "run"
 
@@ -49,15 +60,23 @@ def test_the_table_has_text_trend_and_those_that_say_the_same(
     assert last.startswith("of 400 samples")
 
 
-def test_json_and_csv_say_the_same(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cli(["worst", str(trained), "--num", "3", "--json", "--csv", str(tmp_path / "w.csv")]) == 0
+def test_json_and_csv_say_the_same(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run_cli(["worst", str(trained), "--num", "3", "--json", "--csv", str(tmp_path / "w.csv")])
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
     rows = list(csv.DictReader((tmp_path / "w.csv").read_text().splitlines()))
     assert document["num_samples"] == 400
     assert "'=target of line 5" in [row["text"] for row in rows]  # a spreadsheet would compute it
     assert [row["sample"] for row in rows] == [str(entry["sample"]) for entry in document["worst"]]
     assert document["worst"][0]["source_text"] == "source of nonsense"
-    assert {document["worst"][0]["sample"], document["worst"][0]["duplicates"][0]["sample"]} == {77, 78}
+    assert {document["worst"][0]["sample"], document["worst"][0]["duplicates"][0]["sample"]} == {
+        77,
+        78,
+    }
     assert document["worst"][0]["line"] == document["worst"][0]["sample"] + 1
 
 
@@ -69,7 +88,9 @@ def test_skip_puts_them_on_the_skip_list_with_those_that_say_the_same(
     assert read_skip_list(trained / "skip-list.txt").samples("train").tolist() == [77, 78]
 
 
-def test_a_run_without_losses_of_samples_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_losses_of_samples_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Run(tmp_path / "run") as run:
         run.spikes().observe(1, 3.0)
     assert run_cli(["worst", str(tmp_path / "run")]) == 0

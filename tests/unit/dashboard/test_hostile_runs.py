@@ -11,9 +11,17 @@ from dashboard_server import ask, serving
 from eventful_run import SPIKE_STEP, build_run
 
 FILES = (
-    *("run.json", "lock.json", "skip-list.txt", f"forensics/verdict-{SPIKE_STEP}.json", "checkpoints", "index.sqlite", "records"),
+    *(
+        "run.json",
+        "lock.json",
+        "skip-list.txt",
+        f"forensics/verdict-{SPIKE_STEP}.json",
+        "checkpoints",
+        "index.sqlite",
+        "records",
+    ),
     *("records/log.rank0.jsonl", "records/steps.rank0.jsonl", "records/spikes.rank0.jsonl"),
-)  # fmt: skip
+)
 PAGES = ("", "/samples", "/checkpoints", "/log", "/settings", f"/step/{SPIKE_STEP}")
 
 
@@ -29,12 +37,20 @@ def as_noise(path: Path) -> None:
     path.write_bytes(os.urandom(3000))
 
 
-KINDS: tuple[Callable[[Path], None], ...] = (os.mkfifo, Path.mkdir, as_link_to_zeros, as_link_to_itself, as_noise)
+KINDS: tuple[Callable[[Path], None], ...] = (
+    os.mkfifo,
+    Path.mkdir,
+    as_link_to_zeros,
+    as_link_to_itself,
+    as_noise,
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", KINDS, ids=lambda one: one.__name__)
-def test_whatever_stands_where_a_file_should_every_page_answers(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_whatever_stands_where_a_file_should_every_page_answers(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
     (tmp_path / "source").mkdir()
     source = build_run(tmp_path / "source")
     runs = tmp_path / "runs"

@@ -15,7 +15,9 @@ from sonde.run import Run
 def make_run(directory: Path, num_steps: int = 100) -> Path:
     with Run(directory) as run:
         for step in range(1, num_steps + 1):
-            run.records("steps").append({"type": "STEP", "step": step, "loss": 2.0, "weight": 1.0, "lr": 0.1})
+            run.records("steps").append(
+                {"type": "STEP", "step": step, "loss": 2.0, "weight": 1.0, "lr": 0.1}
+            )
             run.logger.log(step, {"val.loss": 3.0})
     return directory
 
@@ -39,11 +41,15 @@ def test_what_is_written_meanwhile_is_there(tmp_path: Path) -> None:
     run = OpenRun(path)
     assert run.curves().updates.steps[-1] == 100
     with Run(path) as again:
-        again.records("steps").append({"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1})
+        again.records("steps").append(
+            {"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1}
+        )
     assert run.curves().updates.steps[-1] == 101
 
 
-def test_a_large_run_is_shown_before_it_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_is_shown_before_it_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     indexed = threading.Event()
     monkeypatch.setattr(folder, "_INDEX_APART_BYTES", 100)
     monkeypatch.setattr(folder, "_AT_ONCE_BYTES", 100)
@@ -60,7 +66,9 @@ def test_a_large_run_is_shown_before_it_is_indexed(tmp_path: Path, monkeypatch: 
     assert "val.loss" in run.curves().names
 
 
-def test_a_large_run_that_has_only_a_log_waits_for_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_that_has_only_a_log_waits_for_its_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder, "_INDEX_APART_BYTES", 100)
     with Run(tmp_path / "run") as run:
         run.logger.log(1, {"loss": 3.0})
@@ -77,7 +85,9 @@ def test_a_run_that_changed_or_appeared_is_seen(tmp_path: Path) -> None:
     before = state_of(path)
     assert found.rows()[0] is row
     with Run(path) as again:
-        again.records("steps").append({"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1})
+        again.records("steps").append(
+            {"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1}
+        )
         assert state_of(path) != before
         assert (found.rows()[0].step, found.rows()[0].summary.status) == (101, "running")
 
@@ -89,9 +99,14 @@ def test_a_folder_that_is_a_run_has_its_name(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_said_to_be(tmp_path: Path) -> None:
     found = RunFolder(tmp_path)
-    command = "import os, sys, sonde; run = sonde.Run(sys.argv[1]); print('there', flush=True); sys.stdin.read()"
+    command = (
+        "import os, sys, sonde; run = sonde.Run(sys.argv[1]); print('there', flush=True);"
+        " sys.stdin.read()"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", command, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", command, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     process.stdout.readline()

@@ -7,10 +7,13 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from dashboard_server import ask
-from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP
+from eventful_run import BACK_TO, HOSTILE, NUM_STEPS, SPIKE_STEP
 
 from sonde.dashboard.serve import DashboardServer
+from sonde.forensics.verdict import Cause, Verdict, write_verdict
+from sonde.records.journal import append_event
 from sonde.report.html.markup import escape
+from sonde.run import Run
 
 EVENTFUL = 'run "><img onerror=x>'
 RUN = f"/run/{quote(EVENTFUL)}"
@@ -33,7 +36,8 @@ def compared(server: DashboardServer, **query: Any) -> dict[str, Any]:
 
 
 def steps(line: dict[str, Any]) -> list[int]:
-    place, found = 0, []
+    place = 0
+    found = []
     for change in line["dx"]:
         place += change
         found.append(place)
@@ -45,7 +49,7 @@ def test_the_list_has_every_run_with_how_it_stands(server: DashboardServer) -> N
     for name in ("sweep/lr-0", "sweep/lr-2", "ranks", "empty", "damaged"):
         assert f'href="/run/{name}"' in page
     assert 'class="status bad">damaged' in page
-    assert "7 runs" in page
+    assert "8 runs" in page
     assert "of 400" in page  # progress: 200 of 400 steps
 
 
@@ -58,14 +62,21 @@ def test_the_list_is_searched_by_name_status_and_settings(server: DashboardServe
 
 def test_the_list_is_sorted(server: DashboardServer) -> None:
     page = get(server, "/?q=sweep&sort=loss")
-    assert page.index("/run/sweep/lr-0") < page.index("/run/sweep/lr-1") < page.index("/run/sweep/lr-2")
+    assert (
+        page.index("/run/sweep/lr-0")
+        < page.index("/run/sweep/lr-1")
+        < page.index("/run/sweep/lr-2")
+    )
     assert 'aria-sort="ascending"' in page
     page = get(server, "/?q=sweep&sort=nonsense")
-    assert page.index("/run/sweep/lr-2") < page.index("/run/sweep/lr-0")  # the last that was written
+    # the last that was written
+    assert page.index("/run/sweep/lr-2") < page.index("/run/sweep/lr-0")
 
 
 def test_sparklines_come_with_the_number_of_events(server: DashboardServer) -> None:
-    found = json.loads(get(server, "/api/sparks?" + urlencode({"run": [EVENTFUL, "empty", "no"]}, doseq=True)))
+    found = json.loads(
+        get(server, "/api/sparks?" + urlencode({"run": [EVENTFUL, "empty", "no"]}, doseq=True))
+    )
     assert found[EVENTFUL]["spark"].startswith("<svg")
     assert found[EVENTFUL]["events"] == "1"
     assert "<path" not in found["empty"]["spark"]
@@ -76,11 +87,12 @@ def test_a_run_has_its_figures_events_and_what_could_not_be_read(server: Dashboa
     page = get(server, RUN)
     assert f'href="{RUN}/step/{SPIKE_STEP}"' in page
     assert "1 damaged line in steps.rank0.jsonl" in page
-    assert '<option value="train.ips">' in page
     assert "Verdicts" in page
 
 
-def test_the_points_of_a_run_hold_loss_validation_ghosts_and_events(server: DashboardServer) -> None:
+def test_the_points_of_a_run_hold_loss_validation_ghosts_and_events(
+    server: DashboardServer,
+) -> None:
     data = points(server, run=EVENTFUL)
     assert [panel["title"] for panel in data["panels"]] == [
         "loss",
@@ -90,7 +102,10 @@ def test_the_points_of_a_run_hold_loss_validation_ghosts_and_events(server: Dash
     ]
     assert [line["kind"] for line in data["panels"][0]["lines"]] == ["ghost", "line", "dots"]
     assert data["panels"][0]["broken"] == [[350, "NaN"]]
-    assert [event["first"] for event in data["events"]] == [SPIKE_STEP]
+    assert [(event["first"], event["kind"]) for event in data["events"]] == [
+        (BACK_TO, "restart"),
+        (SPIKE_STEP, "spike"),
+    ]
     assert data["whole"] == [1, NUM_STEPS]
 
 
@@ -106,20 +121,32 @@ def test_any_metric_may_be_asked_for_also_a_nested_one(server: DashboardServer) 
 
 
 def test_ranks_are_selectable_and_the_mean_is_over_all(server: DashboardServer) -> None:
-    means = [points(server, run="ranks", rank=rank)["panels"][0]["lines"][0]["y"][0] for rank in ("", 0, 1)]
+    means = [
+        points(server, run="ranks", rank=rank)["panels"][0]["lines"][0]["y"][0]
+        for rank in ("", 0, 1)
+    ]
     assert means == [2.5, 2.0, 3.0]
     assert '<option value="1">rank 1' in get(server, "/run/ranks")
 
 
 def test_an_event_has_its_samples_verdict_tensors_and_commands(server: DashboardServer) -> None:
     page = get(server, f"{RUN}/step/{SPIKE_STEP}")
-    for part in ("the worst 5 of 5 samples", "What happened at step 300", "What was tried", "Tensors at step 300"):
+    for part in (
+        "the worst 5 of 5 samples",
+        "What happened at step 300",
+        "What was tried",
+        "Tensors at step 300",
+    ):
         assert part in page
     assert 'class="h9"' in page
     assert "t.de:4" in page
-    for verb in ("replay", "diagnose", "rollback", "skip"):
+    for verb in ("rollback", "spikes", "skip"):
         assert f"sonde {verb} " in page
+    assert "so its steps cannot be replayed" in page  # and no command says otherwise
+    assert "sonde replay" not in page
     assert "data-job" not in page
+    assert page.index("What happened at step 300") < page.index("the worst 5 of 5 samples")
+    assert page.index("the worst 5 of 5 samples") < page.index("Tensors at step 300")
 
 
 def test_a_step_without_an_event_says_so(server: DashboardServer) -> None:
@@ -152,7 +179,9 @@ def test_the_worst_samples_come_from_the_ledger_with_their_text(server: Dashboar
 
 @pytest.mark.parametrize("name", ["empty", "damaged"])
 @pytest.mark.parametrize("part", ["", "/samples", "/checkpoints", "/log", "/settings", "/step/1"])
-def test_a_run_with_nothing_in_it_has_all_pages(server: DashboardServer, name: str, part: str) -> None:
+def test_a_run_with_nothing_in_it_has_all_pages(
+    server: DashboardServer, name: str, part: str
+) -> None:
     assert name in get(server, f"/run/{name}{part}")
 
 
@@ -160,9 +189,16 @@ def test_compared_runs_share_an_axis_and_show_differences_first(server: Dashboar
     names = [f"sweep/lr-{number}" for number in range(3)]
     page = get(server, "/compare?" + urlencode({"run": names}, doseq=True))
     assert "1 of " in page
-    assert page.index("<code>lr</code>") < page.index("that are the same") < page.index("<code>dim</code>")
+    assert (
+        page.index("<code>lr</code>")
+        < page.index("that are the same")
+        < page.index("<code>dim</code>")
+    )
     data = compared(server, run=names)
-    assert [line["kind"] for line in data["panels"][0]["lines"]] == ["line c0", "line c1", "line c2"]
+    lines = data["panels"][0]["lines"]
+    assert [line["label"] for line in lines] == names
+    assert [line["colour"] for line in lines] == [0, 1, 2]
+    assert data["num_colours"] == 3
     assert data["whole"] == [1, 200]
 
 
@@ -176,14 +212,17 @@ def test_compared_runs_are_drawn_over_tokens_and_time(server: DashboardServer) -
 
 def test_a_smoothed_curve_has_the_raw_one_behind_it(server: DashboardServer) -> None:
     raw, smooth = compared(server, run=["sweep/lr-0"], smooth=10)["panels"][0]["lines"]
-    assert (raw["kind"], smooth["kind"]) == ("raw c0", "line c0")
+    assert (raw["kind"], smooth["kind"]) == ("raw", "line")
+    assert (raw["colour"], smooth["colour"]) == (0, 0)
     assert max(smooth["y"]) < max(raw["y"])
 
 
 def test_what_a_run_lacks_is_said(server: DashboardServer) -> None:
     data = compared(server, run=["sweep/lr-0", "empty", "ranks"], metric="eval.bleu")
     assert data["missing"] == ["empty has no eval.bleu", "ranks has no eval.bleu"]
-    assert compared(server, run=["ranks"], x="tokens")["missing"] == ["ranks does not say its tokens"]
+    assert compared(server, run=["ranks"], x="tokens")["missing"] == [
+        "ranks does not say its tokens"
+    ]
     assert "Not found: nowhere" in get(server, "/compare?run=ranks&run=nowhere")
 
 
@@ -198,3 +237,101 @@ def test_hostile_text_is_text_on_every_page(server: DashboardServer) -> None:
 def test_a_run_that_appears_later_is_found(server: DashboardServer, runs: Path) -> None:
     assert ask(server.port, "/run/nowhere").status == 404
     assert "That cannot be shown" in ask(server.port, "/run/nowhere").text
+
+
+def test_all_values_of_metrics_are_a_table(server: DashboardServer) -> None:
+    query = urlencode({"run": ["sweep/lr-0", "sweep/lr-1"], "metric": "eval.bleu"}, doseq=True)
+    answer = ask(server.port, f"/csv?{query}")
+    assert answer.headers["content-disposition"] == 'attachment; filename="sonde.csv"'
+    lines = answer.text.splitlines()
+    assert lines[0] == "run,metric,step,value"
+    assert lines[1] == "sweep/lr-0,eval.bleu,1,0.1"
+    assert lines[-1] == "sweep/lr-1,eval.bleu,200,20.0"
+    assert len(lines) == 401
+    assert ask(server.port, "/csv?run=nowhere").status == 404
+
+
+def test_the_names_of_all_metrics_come_in_sections(server: DashboardServer) -> None:
+    found = json.loads(get(server, "/api/metrics?run=sweep/lr-0"))
+    assert found == [
+        {"name": "eval", "metrics": ["eval.bleu"]},
+        {"name": "", "metrics": ["tokens"]},
+    ]
+
+
+def test_forty_metrics_are_drawn_at_once_and_unknown_ones_are_said(server: DashboardServer) -> None:
+    names = ["tokens", *(f"m{number}" for number in range(39))]
+    data = points(server, run="sweep/lr-0", metric=names)
+    assert [panel["id"] for panel in data["panels"]] == ["tokens"]
+    assert len(data["missing"]) == 39
+    assert data["missing"][0] == "m0 was not recorded in this run"
+
+
+def test_runs_are_coloured_by_a_setting(server: DashboardServer) -> None:
+    names = ["sweep/lr-0", "sweep/lr-1", "sweep/lr-2"]
+    data = compared(server, run=names, colour="lr")
+    assert [line["colour"] for line in data["panels"][0]["lines"]] == [2, 1, 0]
+    assert list(data["legend"]) == ["lr = 0.010000000000000002", "lr = 0.1", "lr = 1.0"]
+    data = compared(server, run=names, colour="dim")
+    assert data["num_colours"] == 1
+
+
+def test_several_metrics_are_compared_each_in_a_panel(server: DashboardServer) -> None:
+    names = ["sweep/lr-0", "ranks"]
+    data = compared(server, run=names, metric=["loss", "eval.bleu"])
+    assert [panel["title"] for panel in data["panels"]] == ["loss", "eval.bleu"]
+    assert [len(panel["lines"]) for panel in data["panels"]] == [2, 1]
+    assert data["missing"] == ["ranks has no eval.bleu"]
+
+
+def test_the_axis_that_a_run_does_not_record_is_said(server: DashboardServer) -> None:
+    data = points(server, run="ranks", x="tokens")
+    assert (data["panels"], data["missing"]) == ([], ["This run does not say its tokens."])
+    data = points(server, run="sweep/lr-0", x="tokens")
+    assert (data["axis"], data["whole"]) == ("tokens", [100, 20_000])
+
+
+def test_the_header_says_how_a_run_stands(server: DashboardServer) -> None:
+    page = get(server, RUN)
+    assert "2 damaged lines" in page or "1 damaged line" in page
+    assert "last write <time " in page
+    assert 'class="status bad">finished' in page
+
+
+def test_an_event_that_a_script_records_is_in_the_list_and_has_a_page(
+    server: DashboardServer, runs: Path
+) -> None:
+    with Run(runs / "sweep" / "lr-2") as run:
+        run.event("my_check", step=5, title="what happened")
+    page = get(server, "/run/sweep/lr-2")
+    assert '<span class="kind wrong">my check</span>' in page
+    assert 'href="/run/sweep/lr-2/step/5"' in page
+    assert "what happened" in get(server, "/run/sweep/lr-2/step/5")
+    assert points(server, run="sweep/lr-2")["events"][0]["label"] == "my check: what happened"
+
+
+def test_a_step_of_an_earlier_attempt_has_a_page_that_says_so(
+    server: DashboardServer, runs: Path
+) -> None:
+    run = runs / "sweep" / "lr-1"
+    cause = Cause(cause="garbled_text", title="of the first attempt", confidence=0.8)
+    aside = run / "attempts" / "1"
+    write_verdict(aside, Verdict(run_id="x", step=7, causes=(cause,), time=1.0))
+    page = get(server, "/run/sweep/lr-1")
+    assert "Earlier attempts" in page
+    assert 'href="/run/sweep/lr-1/step/7?attempt=1"' in page
+    page = get(server, "/run/sweep/lr-1/step/7?attempt=1")
+    assert "of the first attempt" in page
+    assert "This is attempt 1 of the run, which was started over later." in page
+    assert "sonde diagnose" not in page
+    assert "No event was recorded at step 7" in get(server, "/run/sweep/lr-1/step/7")
+    assert ask(server.port, "/run/sweep/lr-1/step/7?attempt=2").status == 404
+
+
+def test_a_superseded_verdict_says_so(server: DashboardServer, runs: Path) -> None:
+    run = runs / "sweep" / "lr-0"
+    cause = Cause(cause="garbled_text", title="found before", confidence=0.8)
+    write_verdict(run, Verdict(run_id="x", step=150, causes=(cause,), time=1.0))
+    append_event(run, "rollback", step=150, checkpoint=100, time=2.0)
+    page = get(server, "/run/sweep/lr-0/step/150")
+    assert "superseded: the run went back to step 100 later" in page

@@ -1,4 +1,4 @@
-"""A small corpus on disk, for the tests of this room."""
+"""A small corpus on disk, for the tests of this package."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,10 @@ def make_pairs(make_tokens: Callable[..., TokenFile]) -> Callable[..., PairDatas
         chance = np.random.default_rng(num_pairs)
         sides = []
         for side in ("en", "de"):
-            rows = [[*chance.integers(4, 99, chance.integers(0, 9)).tolist(), 2] for _ in range(num_pairs)]
+            rows = [
+                [*chance.integers(4, 99, chance.integers(0, 9)).tolist(), 2]
+                for _ in range(num_pairs)
+            ]
             sides.append(make_tokens(f"{name}.{side}", rows))
         return PairDataset(sides[0], sides[1], name=name)
 

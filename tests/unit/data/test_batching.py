@@ -8,15 +8,22 @@ from sonde.data.batching import Batches, batch_by_tokens, cut_batches, padding_e
 from sonde.errors import SettingError
 
 
-def reference_cut(costs: list[int], max_tokens: int, max_sentences: int, multiple_of: int) -> list[int]:
-    """fairseq's test baseline in our words: extend until a limit is passed, then cut back. 0 is no limit."""
-    bounds, start = [0], 0
+def reference_cut(
+    costs: list[int], max_tokens: int, max_sentences: int, multiple_of: int
+) -> list[int]:
+    """fairseq's test baseline in our words: extend until a limit is passed, then cut back. 0 is no
+    limit.
+    """
+    bounds = [0]
+    start = 0
     while start < len(costs):
         size = 0
         while start + size < len(costs):
             size += 1
             longest = max(costs[start : start + size])
-            if (max_tokens and size * longest > max_tokens) or (max_sentences and size > max_sentences):
+            if (max_tokens and size * longest > max_tokens) or (
+                max_sentences and size > max_sentences
+            ):
                 size -= 1
                 break
         if size > multiple_of:
@@ -38,9 +45,16 @@ def reference_cut(costs: list[int], max_tokens: int, max_sentences: int, multipl
     ],
 )
 def test_fairseqs_examples(
-    costs: list[int], max_tokens: int | None, max_sentences: int | None, multiple_of: int, expected: list[int]
+    costs: list[int],
+    max_tokens: int | None,
+    max_sentences: int | None,
+    multiple_of: int,
+    expected: list[int],
 ) -> None:
-    assert cut_batches(np.array(costs, np.int64), max_tokens, max_sentences, multiple_of).tolist() == expected
+    assert (
+        cut_batches(np.array(costs, np.int64), max_tokens, max_sentences, multiple_of).tolist()
+        == expected
+    )
 
 
 @pytest.mark.parametrize("num_samples", [10, 11])
@@ -50,8 +64,12 @@ def test_fairseqs_sweep_against_its_reference(num_samples: int) -> None:
         for max_tokens in range(10):
             for multiple_of in range(1, num_samples + 2):
                 costs = [chance.randint(0, max_tokens) for _ in range(num_samples)]
-                found = cut_batches(np.array(costs), max_tokens or None, max_sentences or None, multiple_of)
-                assert found.tolist() == reference_cut(costs, max_tokens, max_sentences, multiple_of)
+                found = cut_batches(
+                    np.array(costs), max_tokens or None, max_sentences or None, multiple_of
+                )
+                assert found.tolist() == reference_cut(
+                    costs, max_tokens, max_sentences, multiple_of
+                )
 
 
 def test_the_last_samples_are_not_dropped() -> None:
@@ -84,7 +102,8 @@ def test_or_it_is_skipped_and_counted() -> None:
 
 def test_a_seed_shuffles_only_samples_of_equal_lengths() -> None:
     lengths = np.random.default_rng(0).integers(1, 6, (2000, 2))
-    plain, shuffled = batch_by_tokens(lengths, 64), batch_by_tokens(lengths, 64, seed=3)
+    plain = batch_by_tokens(lengths, 64)
+    shuffled = batch_by_tokens(lengths, 64, seed=3)
     assert plain.samples.tolist() != shuffled.samples.tolist()
     assert np.array_equal(lengths[plain.samples], lengths[shuffled.samples])
     assert np.array_equal(plain.bounds, shuffled.bounds)
@@ -108,7 +127,10 @@ def test_a_fingerprint_tells_batches_apart() -> None:
 def test_padding_efficiency_is_the_share_of_real_tokens() -> None:
     batches = Batches(np.array([0, 1, 2]), np.array([0, 2, 3]), np.array([], np.int64))
     assert padding_efficiency(np.array([2, 4, 5]), batches) == (2 + 4 + 5) / (8 + 5)
-    assert padding_efficiency(np.array([], np.int64), batch_by_tokens(np.array([], np.int64), 4)) == 1.0
+    assert (
+        padding_efficiency(np.array([], np.int64), batch_by_tokens(np.array([], np.int64), 4))
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize("setting", [{"max_tokens": 0}, {"max_sentences": 0}, {"multiple_of": 0}])

@@ -18,7 +18,9 @@ ENGLISH = [f"sentence number {number} of the text ." for number in range(60)]
 GERMAN = [f"Satz Nummer {number} des Textes ." for number in range(60)]
 
 
-def write_texts(directory: Path, english: list[str] = ENGLISH, german: list[str] = GERMAN) -> dict[str, Path]:
+def write_texts(
+    directory: Path, english: list[str] = ENGLISH, german: list[str] = GERMAN
+) -> dict[str, Path]:
     paths = {"en": directory / "corpus.en", "de": directory / "corpus.de"}
     for language, lines in (("en", english), ("de", german)):
         paths[language].write_text("".join(f"{line}\n" for line in lines), newline="")
@@ -27,7 +29,9 @@ def write_texts(directory: Path, english: list[str] = ENGLISH, german: list[str]
 
 def settings_for(tmp_path: Path, texts: dict[str, Path], **changes: Any) -> PrepareSettings:
     defaults: dict[str, Any] = {"tokenizer": "word", "vocab_size": None, "block_bytes": 200}
-    return PrepareSettings(splits={"train": texts}, out=tmp_path / "data", **{**defaults, **changes})
+    return PrepareSettings(
+        splits={"train": texts}, out=tmp_path / "data", **{**defaults, **changes}
+    )
 
 
 def everything(directory: Path) -> dict[str, bytes]:
@@ -40,7 +44,8 @@ def test_what_was_prepared_decodes_to_the_text(tmp_path: Path, tokenizer: str, l
     texts = write_texts(tmp_path)
     prepare(settings_for(tmp_path, texts, tokenizer=tokenizer, vocab_size=300, layout=layout))
     data = DataDirectory(tmp_path / "data")
-    pairs, words = open_pairs(data), data.tokenizer()
+    pairs = open_pairs(data)
+    words = data.tokenizer()
     assert [words.decode(pairs.source[sample]) for sample in range(60)] == ENGLISH
     assert [words.decode(pairs[sample].target) for sample in range(60)] == GERMAN
     assert data.tokens("train", "en").index.layout == layout
@@ -54,7 +59,11 @@ def test_the_size_of_blocks_changes_nothing(tmp_path: Path) -> None:
     prepare(settings_for(tmp_path, texts, block_bytes=1 << 20))
     assert everything(tmp_path / "data") == first
     assert sorted(first) == sorted(
-        [f"train.{language}.{end}" for language in ("en", "de") for end in ("bin", "idx", "json", "lines.npy")]
+        [
+            f"train.{language}.{end}"
+            for language in ("en", "de")
+            for end in ("bin", "idx", "json", "lines.npy")
+        ]
         + ["dict.txt"]
     )
 
@@ -68,11 +77,15 @@ def test_compressed_text_gives_the_same_tokens(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(texts[language].read_bytes()))
     prepare(settings_for(tmp_path, packed))
     again = everything(tmp_path / "data")
-    assert {name for name in plain if plain[name] != again[name]} == {"train.en.json", "train.de.json"}
+    assert {name for name in plain if plain[name] != again[name]} == {
+        "train.en.json",
+        "train.de.json",
+    }
 
 
 def test_a_bad_line_leaves_its_pair_out_and_is_named(tmp_path: Path) -> None:
-    english, german = list(ENGLISH), list(GERMAN)
+    english = list(ENGLISH)
+    german = list(GERMAN)
     english[3], german[7], english[9] = "", "   ", "x" * 600
     texts = write_texts(tmp_path, english, german)
     texts["de"].write_bytes(texts["de"].read_bytes().replace(b"Nummer 20", b"Numm\xffer 20"))
@@ -99,7 +112,9 @@ def test_a_bad_line_leaves_its_pair_out_and_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_unequal_parallel_texts_are_refused_saying_where_they_end(tmp_path: Path, compressed: bool) -> None:
+def test_unequal_parallel_texts_are_refused_saying_where_they_end(
+    tmp_path: Path, compressed: bool
+) -> None:
     texts = write_texts(tmp_path, ENGLISH, GERMAN[:-2])
     if compressed:
         for path in texts.values():
@@ -111,7 +126,9 @@ def test_unequal_parallel_texts_are_refused_saying_where_they_end(tmp_path: Path
     assert not (tmp_path / "data" / "train.en.bin").exists()
 
 
-def test_a_run_started_again_takes_up_the_parts_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_started_again_takes_up_the_parts_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = write_texts(tmp_path)
     settings = settings_for(tmp_path, texts)
     prepare(settings)
@@ -189,7 +206,9 @@ def test_one_directory_has_one_tokenizer(tmp_path: Path) -> None:
     other = PrepareSettings(splits={"valid": texts}, out=tmp_path / "data", tokenizer="bytes")
     with pytest.raises(SettingError, match="another tokenizer"):
         prepare(other)
-    again = PrepareSettings(splits={"valid": texts}, out=tmp_path / "data", tokenizer=str(tmp_path / "data/dict.txt"))
+    again = PrepareSettings(
+        splits={"valid": texts}, out=tmp_path / "data", tokenizer=str(tmp_path / "data/dict.txt")
+    )
     prepare(again)
     assert set(DataDirectory(tmp_path / "data").splits) == {"train", "valid"}
 

@@ -51,7 +51,9 @@ def test_the_other_sides_and_a_multiple() -> None:
 def test_rows_and_samples_give_the_same_batch(make_pairs: Callable[..., PairDataset]) -> None:
     pairs = make_pairs(50)
     numbers = [3, 49, 3, 0, 17]
-    assert same(Collater()(pairs.__getitems__(numbers)), Collater()([pairs[number] for number in numbers]))
+    assert same(
+        Collater()(pairs.__getitems__(numbers)), Collater()([pairs[number] for number in numbers])
+    )
 
 
 def test_a_mixture_is_collated_row_for_row(make_pairs: Callable[..., PairDataset]) -> None:
@@ -59,7 +61,9 @@ def test_a_mixture_is_collated_row_for_row(make_pairs: Callable[..., PairDataset
     numbers = [70, 3, 25, 19, 20, 55]
     batch = Collater()(mixture.__getitems__(numbers))
     assert same(batch, Collater()([mixture[number] for number in numbers]))
-    assert batch.provenance == [(mixture[number].dataset, mixture[number].sample_id) for number in numbers]
+    assert batch.provenance == [
+        (mixture[number].dataset, mixture[number].sample_id) for number in numbers
+    ]
 
 
 def test_a_language_model_has_no_source(make_tokens: Callable[..., TokenFile]) -> None:
@@ -74,7 +78,12 @@ def test_a_language_model_has_no_source(make_tokens: Callable[..., TokenFile]) -
 def test_no_samples_make_a_batch_of_weight_zero(has_source: bool) -> None:
     batch = Collater(has_source=has_source)([])
     assert batch.is_empty
-    assert (len(batch), batch.ntokens, batch.weights.tolist(), batch.provenance) == (1, 0, [0.0], [("", -1)])
+    assert (len(batch), batch.ntokens, batch.weights.tolist(), batch.provenance) == (
+        1,
+        0,
+        [0.0],
+        [("", -1)],
+    )
     assert values(batch.target) == [[2]]
     assert (batch.source is not None) == has_source
 

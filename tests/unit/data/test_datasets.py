@@ -3,7 +3,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sonde.data.datasets import NO_SAMPLE, BlockDataset, MixtureDataset, PairDataset, Sample, rows_of_samples
+from sonde.data.datasets import (
+    NO_SAMPLE,
+    BlockDataset,
+    MixtureDataset,
+    PairDataset,
+    Sample,
+    rows_of_samples,
+)
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 
@@ -42,7 +49,11 @@ def test_sides_of_different_length_are_refused(make_tokens: MakeTokens) -> None:
 
 def test_packed_blocks_are_full_and_know_their_documents(make_tokens: MakeTokens) -> None:
     blocks = BlockDataset(make_tokens("x", DOCUMENTS), 4, name="lm", mode="pack")
-    assert [blocks[number].target.tolist() for number in range(3)] == [[4, 5, 6, 7], [2, 8, 2, 9], [10, 11, 2]]
+    assert [blocks[number].target.tolist() for number in range(3)] == [
+        [4, 5, 6, 7],
+        [2, 8, 2, 9],
+        [10, 11, 2],
+    ]
     assert blocks.lengths.tolist() == [4, 4, 3]
     assert [blocks.document(1, position) for position in range(4)] == [0, 1, 1, 3]
     assert blocks.boundaries(0) == [0]
@@ -72,25 +83,35 @@ def test_megatrons_documents_are_the_documents(make_tokens: MakeTokens) -> None:
     tokens = make_tokens("x", DOCUMENTS, layout="megatron")
     tokens.documents = np.array([0, 2, 4])
     blocks = BlockDataset(tokens, 100, name="lm", mode="cut")
-    assert [blocks[number].target.tolist() for number in range(2)] == [[4, 5, 6, 7, 2, 8, 2], [9, 10, 11, 2]]
+    assert [blocks[number].target.tolist() for number in range(2)] == [
+        [4, 5, 6, 7, 2, 8, 2],
+        [9, 10, 11, 2],
+    ]
 
 
 @pytest.mark.parametrize("mode", ["cut", "pack"])
 def test_no_tokens_make_no_blocks(make_tokens: MakeTokens, mode: str) -> None:
-    assert len(BlockDataset(make_tokens("x", []), 4, name="lm", mode=mode)) == 0  # type: ignore[arg-type]  # a literal, from a parameter
+    # a literal, from a parameter
+    assert len(BlockDataset(make_tokens("x", []), 4, name="lm", mode=mode)) == 0  # type: ignore[arg-type]
 
 
 def test_a_mixture_repeats_by_weight_and_keeps_names_and_numbers(make_pairs: MakePairs) -> None:
-    small, large = make_pairs(4, "small"), make_pairs(10, "large")
+    small = make_pairs(4, "small")
+    large = make_pairs(10, "large")
     mixture = MixtureDataset({"a": (small, 2.0), "b": (large, 0.5), "c": (small, 1.5)})
     assert len(mixture) == 8 + 5 + 6
-    seen = [(sample.dataset, sample.sample_id) for sample in mixture.__getitems__(range(len(mixture)))]
+    seen = [
+        (sample.dataset, sample.sample_id) for sample in mixture.__getitems__(range(len(mixture)))
+    ]
     assert seen[:8] == [("a", number) for number in [0, 1, 2, 3] * 2]
     assert len({number for name, number in seen if name == "b"}) == 5
     assert [seen.count(("c", number)) for number in range(4)].count(2) == 2
     for index, (name, number) in enumerate(seen):
         sample = mixture[index]
-        assert sample.target.tolist() == {"a": small, "b": large, "c": small}[name].target[number].tolist()
+        assert (
+            sample.target.tolist()
+            == {"a": small, "b": large, "c": small}[name].target[number].tolist()
+        )
         assert sample.source is not None
         assert mixture.lengths[index].tolist() == [len(sample.source), len(sample.target)]
 
@@ -113,7 +134,9 @@ def test_a_mixture_must_be_of_one_kind(make_pairs: MakePairs, make_tokens: MakeT
 
 
 def test_samples_of_any_dataset_become_rows() -> None:
-    rows = rows_of_samples([([4, 2], [5, 6, 2]), Sample(np.array([7, 2]), np.array([8, 2]), "mine", 3, 0.5)])
+    rows = rows_of_samples(
+        [([4, 2], [5, 6, 2]), Sample(np.array([7, 2]), np.array([8, 2]), "mine", 3, 0.5)]
+    )
     assert [sample.target.tolist() for sample in rows] == [[5, 6, 2], [7, 2]]
     assert (rows[0].sample_id, rows[1].dataset, rows[1].weight) == (NO_SAMPLE, "mine", 0.5)
     assert rows_of_samples([[4, 2], (5, 2)])[1].target.tolist() == [5, 2]

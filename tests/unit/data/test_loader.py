@@ -17,7 +17,9 @@ MakePairs = Callable[..., PairDataset]
 
 
 def loader_of(pairs: PairDataset, **settings: Any) -> TokenLoader:
-    return TokenLoader(pairs, Collater(), LoaderSettings(**{"max_tokens": 40, "multiple_of": 1, **settings}))
+    return TokenLoader(
+        pairs, Collater(), LoaderSettings(**{"max_tokens": 40, "multiple_of": 1, **settings})
+    )
 
 
 def samples_of(batch: Batch) -> list[int]:
@@ -36,7 +38,9 @@ def test_every_sample_once_an_epoch_and_then_the_next(make_pairs: MakePairs) -> 
 
 def test_without_shuffle_batches_come_by_length(make_pairs: MakePairs) -> None:
     loader = loader_of(make_pairs(100), shuffle=False)
-    longest = [int(batch.source_lengths.max()) for batch in loader if batch.source_lengths is not None]
+    longest = [
+        int(batch.source_lengths.max()) for batch in loader if batch.source_lengths is not None
+    ]
     assert longest == sorted(longest)
 
 
@@ -63,7 +67,9 @@ def test_the_state_is_a_few_integers(make_pairs: MakePairs) -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_tokens": 30}, {"seed": 2}])
-def test_a_position_in_other_batches_is_refused(make_pairs: MakePairs, change: dict[str, int]) -> None:
+def test_a_position_in_other_batches_is_refused(
+    make_pairs: MakePairs, change: dict[str, int]
+) -> None:
     pairs = make_pairs(100)
     state = loader_of(pairs).state_dict()
     with pytest.raises(SettingError, match="cannot resume"):
@@ -78,11 +84,21 @@ def test_the_last_uneven_round_gives_empty_batches(make_pairs: MakePairs) -> Non
     pairs = make_pairs(100)
     num_batches = len(loader_of(pairs).sampler.batches)
     num_shards = num_batches - 1 if num_batches % 2 else 4 if num_batches % 4 else 3
-    ranks = [list(loader_of(pairs, num_shards=num_shards, shard_id=shard)) for shard in range(num_shards)]
+    ranks = [
+        list(loader_of(pairs, num_shards=num_shards, shard_id=shard)) for shard in range(num_shards)
+    ]
     assert len({len(batches) for batches in ranks}) == 1
-    seen = [number for batches in ranks for batch in batches if not batch.is_empty for number in samples_of(batch)]
+    seen = [
+        number
+        for batches in ranks
+        for batch in batches
+        if not batch.is_empty
+        for number in samples_of(batch)
+    ]
     assert sorted(seen) == list(range(100))
-    assert sum(batch.is_empty for batches in ranks for batch in batches) == -num_batches % num_shards
+    assert (
+        sum(batch.is_empty for batches in ranks for batch in batches) == -num_batches % num_shards
+    )
 
 
 def test_the_skip_list_is_obeyed_and_nothing_else_moves(make_pairs: MakePairs) -> None:
@@ -132,7 +148,9 @@ def test_a_sonde_dataset_serves_a_plain_data_loader(make_pairs: MakePairs) -> No
     assert [sample.sample_id for batch in found for sample in batch] == list(range(10))
 
 
-def test_rank_and_world_size_come_from_the_launcher(make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_and_world_size_come_from_the_launcher(
+    make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert rank_and_world_size() == (0, 1)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -140,8 +158,25 @@ def test_rank_and_world_size_come_from_the_launcher(make_pairs: MakePairs, monke
     assert (sampler.shard_id, sampler.num_shards) == (2, 4)
 
 
+def test_the_number_of_processes_on_a_node_changes_nothing(
+    make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    orders = []
+    for local_world_size in ("1", "2", "4"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+        orders.append([batch.provenance for batch in loader_of(make_pairs(10))])
+    assert orders[0]
+    assert orders == [orders[0]] * 3
+
+
 def test_settings_that_cannot_be_used_are_refused(make_pairs: MakePairs) -> None:
-    wrong: tuple[dict[str, Any], ...] = ({"num_workers": -1}, {"prefetch": 0}, {"stall_seconds": 0.0})
+    wrong: tuple[dict[str, Any], ...] = (
+        {"num_workers": -1},
+        {"prefetch": 0},
+        {"stall_seconds": 0.0},
+    )
     for setting in wrong:
         with pytest.raises(SettingError):
             LoaderSettings(**setting)
@@ -154,7 +189,10 @@ def test_settings_that_cannot_be_used_are_refused(make_pairs: MakePairs) -> None
 
 def test_fairseqs_expectations_of_shards_and_resume() -> None:
     batches = batch_by_tokens(np.ones(10, np.int64), None, 1)
-    shards = [list(ShardedBatchSampler(batches, shuffle=False, num_shards=3, shard_id=shard)) for shard in range(3)]
+    shards = [
+        list(ShardedBatchSampler(batches, shuffle=False, num_shards=3, shard_id=shard))
+        for shard in range(3)
+    ]
     assert shards == [[[0], [3], [6], [9]], [[1], [4], [7], []], [[2], [5], [8], []]]
     many = ShardedBatchSampler(batch_by_tokens(np.ones(150, np.int64), None, 1), shuffle=False)
     many.load_state_dict({**many.state_dict(), "epoch": 2, "offset": 50})

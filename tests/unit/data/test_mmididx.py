@@ -13,7 +13,8 @@ SIZES = np.array([3, 2, 5, 0], np.int32)
 
 
 def write_corpus(prefix: Path, layout: Layout = "fairseq", dtype: str = "<u2") -> tuple[Path, Path]:
-    index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    index = Path(f"{prefix}.idx")
+    tokens = Path(f"{prefix}.bin")
     with index.open("wb") as file:
         write_index(file, [SIZES], dtype=np.dtype(dtype), layout=layout)
     tokens.write_bytes(np.arange(10, dtype=dtype).tobytes())
@@ -54,7 +55,9 @@ def test_a_truncated_bin_is_refused(tmp_path: Path) -> None:
         (b"", "not an MMIDIDX"),
     ],
 )
-def test_a_foreign_index_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_foreign_index_is_refused_with_the_reason(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     (tmp_path / "x.idx").write_bytes(content)
     (tmp_path / "x.bin").write_bytes(b"")
     with pytest.raises(DamagedFile, match=reason):

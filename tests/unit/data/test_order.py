@@ -28,7 +28,11 @@ def test_an_epochs_order_is_a_pure_function_of_seed_and_epoch() -> None:
 
 
 def test_other_seeds_and_epochs_give_other_orders() -> None:
-    orders = {tuple(epoch_order(50, seed=seed, epoch=epoch).tolist()) for seed in range(4) for epoch in range(4)}
+    orders = {
+        tuple(epoch_order(50, seed=seed, epoch=epoch).tolist())
+        for seed in range(4)
+        for epoch in range(4)
+    }
     assert len(orders) == 16
     assert all(sorted(order) == list(range(50)) for order in orders)
 
@@ -44,13 +48,24 @@ def test_a_negative_seed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("num_bits", [9, 20, 23, 24, 30])
-def test_the_order_is_that_of_0_2_which_had_64_bits_for_lengths_tie_and_sample(num_bits: int) -> None:
-    number, longest = 900, (1 << num_bits) - 1
+def test_the_order_is_that_of_0_2_which_had_64_bits_for_lengths_tie_and_sample(
+    num_bits: int,
+) -> None:
+    number = 900
+    longest = (1 << num_bits) - 1
     target = np.arange(number) % 3
     source = np.where(target == 1, longest, 5)
     target[0] = longest
-    ties = np.random.PCG64(np.random.SeedSequence([7])).random_raw(number // 4).view(np.uint16).astype(np.uint64)
+    ties = (
+        np.random.PCG64(np.random.SeedSequence([7]))
+        .random_raw(number // 4)
+        .view(np.uint16)
+        .astype(np.uint64)
+    )
     room = 64 - 2 * num_bits - number.bit_length()
     if 8 <= room < 16:
         ties >>= np.uint64(16 - room)
-    assert order_by_length(source, target, seed=7).tolist() == np.lexsort((ties, target, source)).tolist()
+    assert (
+        order_by_length(source, target, seed=7).tolist()
+        == np.lexsort((ties, target, source)).tolist()
+    )

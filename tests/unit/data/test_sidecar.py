@@ -76,7 +76,9 @@ def test_a_stamp_tells_truncated_from_stale_from_missing(tmp_path: Path) -> None
         check_stamp(path, stamp)
 
 
-def test_one_changed_byte_is_found_when_every_byte_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_changed_byte_is_found_when_every_byte_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.data.token_file._WHOLE_BYTES", 0)
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(1_000_000))
@@ -101,4 +103,10 @@ def test_nothing_left_out_is_one_row() -> None:
 
 
 def test_every_field_is_written() -> None:
-    assert {field.name for field in dataclasses.fields(Sidecar)} >= {"bin", "idx", "lines", "tokenizer", "source"}
+    assert {field.name for field in dataclasses.fields(Sidecar)} >= {
+        "bin",
+        "idx",
+        "lines",
+        "tokenizer",
+        "source",
+    }

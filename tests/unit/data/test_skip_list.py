@@ -9,7 +9,10 @@ from sonde.errors import DamagedFile, SettingError
 
 def test_a_file_a_person_wrote_is_understood(tmp_path: Path) -> None:
     path = tmp_path / "skip.txt"
-    path.write_text("# after the spike\ntrain 20117   repeated sentence\n\ntrain\t5-7 # a document\nwiki 7\ntrain 6\n")
+    path.write_text(
+        "# after the spike\ntrain 20117   repeated sentence\n\ntrain\t5-7 # a document\nwiki"
+        " 7\ntrain 6\n"
+    )
     skip = read_skip_list(path)
     assert skip.samples("train").tolist() == [5, 6, 7, 20117]
     assert skip.samples("wiki").tolist() == [7]
@@ -19,7 +22,9 @@ def test_a_file_a_person_wrote_is_understood(tmp_path: Path) -> None:
     assert ("train", 8) not in skip
 
 
-@pytest.mark.parametrize("line", ["train", "train x", "train 5-3", "train -1", "train 0-99999999999"])
+@pytest.mark.parametrize(
+    "line", ["train", "train x", "train 5-3", "train -1", "train 0-99999999999"]
+)
 def test_a_line_that_is_not_understood_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "skip.txt"
     path.write_text(f"train 1\n{line}\n")
@@ -33,7 +38,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     text = (tmp_path / "skip.txt").read_text()
     assert re.sub(" +# crc [0-9a-f]{8}", "", text) == "# by hand\n# and head\na 0\nb 1-3\nb 9\n"
     again = read_skip_list(tmp_path / "skip.txt")
-    assert {name: again.samples(name).tolist() for name in again.entries} == {"a": [0], "b": [1, 2, 3, 9]}
+    assert {name: again.samples(name).tolist() for name in again.entries} == {
+        "a": [0],
+        "b": [1, 2, 3, 9],
+    }
 
 
 def test_appending_keeps_every_line_there_is(tmp_path: Path) -> None:
@@ -41,13 +49,17 @@ def test_appending_keeps_every_line_there_is(tmp_path: Path) -> None:
     append_entries(path, SkipList({"a": [1]}))
     path.write_text(path.read_text() + "a 5 my remark")
     append_entries(path, SkipList({"a": [7, 8]}), remark="step 9")
-    assert re.sub(" +# crc [0-9a-f]{8}", "", path.read_text()) == "a 1\na 5 my remark\n# step 9\na 7-8\n"
+    assert (
+        re.sub(" +# crc [0-9a-f]{8}", "", path.read_text())
+        == "a 1\na 5 my remark\n# step 9\na 7-8\n"
+    )
 
 
 def test_every_flipped_bit_of_an_entry_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "skip.txt"
     write_skip_list(path, SkipList({"train": [3, 13, 700, 701, 702], "corpus": [33]}))
-    good, wanted = path.read_bytes(), read_skip_list(path)
+    good = path.read_bytes()
+    wanted = read_skip_list(path)
     assert b"train 700-702  # crc " in good
     for bit in range(8 * len(good)):
         damaged = bytearray(good)

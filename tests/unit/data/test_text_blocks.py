@@ -44,7 +44,9 @@ def test_an_empty_file_has_no_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 @pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_torn_archive_is_an_error_and_not_a_short_text(tmp_path: Path, kind: str, kept: float) -> None:
+def test_a_torn_archive_is_an_error_and_not_a_short_text(
+    tmp_path: Path, kind: str, kept: float
+) -> None:
     packed = gzip.compress(TEXT) if kind == "gz" else zstandard.compress(TEXT)
     path = tmp_path / "text"
     path.write_bytes(packed[: int(len(packed) * kept)])
@@ -64,7 +66,8 @@ def test_windows_line_ends_are_line_ends() -> None:
 
 def test_bad_lines_are_found_by_kind_and_number() -> None:
     lines, wrong = split_lines(
-        b"good\n\n" + b" " * 12 + b"\nbr\xffken\n" + b"x" * 11 + b"\n" + b"\xff" * 12 + b"\nlast", 10
+        b"good\n\n" + b" " * 12 + b"\nbr\xffken\n" + b"x" * 11 + b"\n" + b"\xff" * 12 + b"\nlast",
+        10,
     )
     assert BAD_KINDS == ("bad UTF-8", "empty", "over-long")
     assert wrong.tolist() == [0, 2, 2, 1, 3, 1, 0]
@@ -90,9 +93,12 @@ def test_a_text_that_shrinks_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "gz", "zst"])
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path, kind: str) -> None:
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, kind: str
+) -> None:
     path = tmp_path / "endless"
-    piece, num_pieces = bytes(1 << 20), 70
+    piece = bytes(1 << 20)
+    num_pieces = 70
     if kind == "plain":
         with path.open("wb") as file:
             file.truncate(num_pieces * len(piece))

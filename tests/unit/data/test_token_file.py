@@ -72,7 +72,8 @@ def test_a_corpus_of_another_system_knows_no_lines(tmp_path: Path) -> None:
 def test_a_hundred_million_samples_open_at_once_and_in_no_memory(tmp_path: Path) -> None:
     num_samples = 100_000_000
     last_tokens = np.array([7, 8, 2], "<u2")
-    with (tmp_path / "x.idx").open("wb") as file:  # sparse: all sizes and offsets but the last are holes of zeros
+    # sparse: all sizes and offsets but the last are holes of zeros
+    with (tmp_path / "x.idx").open("wb") as file:
         file.write(struct.pack("<9sQBQ", b"MMIDIDX\x00\x00", 1, 8, num_samples))
         file.seek(26 + 4 * (num_samples - 1))
         file.write(struct.pack("<i", len(last_tokens)))

@@ -20,7 +20,11 @@ from sonde.data.tokenizer_files import (
 )
 from sonde.errors import DamagedFile, SettingError
 
-LINES = [f"the {noun} sees a {other} ." for noun in ("cat", "dog", "house") for other in ("tree", "Straße", "☃")] * 3
+LINES = [
+    f"the {noun} sees a {other} ."
+    for noun in ("cat", "dog", "house")
+    for other in ("tree", "Straße", "☃")
+] * 3
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +41,22 @@ def unigram() -> Tokenizer:
 def sentencepiece_tokenizer() -> Tokenizer:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=model, vocab_size=60, model_type="bpe", minloglevel=2
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=60,
+        model_type="bpe",
+        minloglevel=2,
     )
     return SentencePieceTokenizer(model.getvalue())
 
 
 def rows(tokenizer: Tokenizer, lines: list[str]) -> list[list[int]]:
     encoded = tokenizer.encode_batch(lines)
-    return [row.tolist() for row in np.split(encoded.tokens, np.cumsum(encoded.sizes)[:-1])] if lines else []
+    return (
+        [row.tolist() for row in np.split(encoded.tokens, np.cumsum(encoded.sizes)[:-1])]
+        if lines
+        else []
+    )
 
 
 @given(st.lists(st.text(), max_size=5))
@@ -66,7 +78,9 @@ def test_trained_subwords_give_back_every_text(kind: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_training_again_gives_the_same_file_however_the_text_is_cut(kind: str, request: pytest.FixtureRequest) -> None:
+def test_training_again_gives_the_same_file_however_the_text_is_cut(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(kind)
     again = train_subwords(kind, [LINES[:5], LINES[5:]], 300)
     assert again.payload == tokenizer.payload
@@ -77,7 +91,9 @@ def test_a_tokenizer_loaded_from_its_file_is_the_same(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     tokenizer: Tokenizer = (
-        dictionary_of_counts(Counter(" ".join(LINES).split())) if kind == "words" else request.getfixturevalue(kind)
+        dictionary_of_counts(Counter(" ".join(LINES).split()))
+        if kind == "words"
+        else request.getfixturevalue(kind)
     )
     path = tmp_path / tokenizer.file_name
     path.write_bytes(tokenizer.payload)
@@ -121,7 +137,9 @@ def test_every_space_of_unicode_is_a_space() -> None:
 def test_words_are_those_of_str_split(lines: list[str]) -> None:
     tokenizer = WordTokenizer(b"a 3\nb 2\nab 1\n")
     ids = {word: number for number, word in enumerate(tokenizer.words)}
-    assert rows(tokenizer, lines) == [[*(ids.get(word, 3) for word in line.split()), 2] for line in lines]
+    assert rows(tokenizer, lines) == [
+        [*(ids.get(word, 3) for word in line.split()), 2] for line in lines
+    ]
 
 
 @pytest.mark.parametrize(

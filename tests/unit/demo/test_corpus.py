@@ -19,7 +19,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(path: Path, *docstrings: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f'def f{number}():\n    """{text}"""\n' for number, text in enumerate(docstrings)))
+    path.write_text(
+        "".join(f'def f{number}():\n    """{text}"""\n' for number, text in enumerate(docstrings))
+    )
 
 
 def test_docstrings_are_found_once_each_and_on_one_line(library: Path) -> None:
@@ -35,7 +37,12 @@ def test_docstrings_of_classes_and_modules_count_too(library: Path) -> None:
 
 def test_what_is_no_prose_is_left_out(library: Path) -> None:
     write(
-        library / "a.py", "Too short.", f">>> f(1)  {FIRST}", f"-------- {FIRST}", "1 2 3 4 5 6 7 8 9 " * 5, f"ü{FIRST}"
+        library / "a.py",
+        "Too short.",
+        f">>> f(1)  {FIRST}",
+        f"-------- {FIRST}",
+        "1 2 3 4 5 6 7 8 9 " * 5,
+        f"ü{FIRST}",
     )
     assert read_docstrings(seed=1) == []
 

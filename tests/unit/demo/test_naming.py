@@ -8,7 +8,11 @@ PLANTED = Planted(line=7, update=3, before="abc", after="ÃÐ", file="demo/corpu
 
 
 def verdict(cause: str, *suspects: Suspect) -> Verdict:
-    return Verdict(run_id="r", step=3, causes=(Cause(cause=cause, title="So.", confidence=0.9, suspects=suspects),))
+    return Verdict(
+        run_id="r",
+        step=3,
+        causes=(Cause(cause=cause, title="So.", confidence=0.9, suspects=suspects),),
+    )
 
 
 def suspect(line: int, file: str = "/elsewhere/demo/corpus/train.text") -> Suspect:
@@ -32,7 +36,11 @@ def test_only_the_worst_suspect_counts_as_named() -> None:
 
 def test_a_verdict_without_suspects_names_nothing() -> None:
     document = PLANTED.beside(verdict(UNKNOWN))
-    assert (document["named"]["line"], document["named"]["sample"], document["equal"]) == (None, None, False)
+    assert (document["named"]["line"], document["named"]["sample"], document["equal"]) == (
+        None,
+        None,
+        False,
+    )
 
 
 def test_planted_and_named_stand_side_by_side() -> None:

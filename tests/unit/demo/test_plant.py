@@ -24,7 +24,13 @@ def sentences(number: int, lengths: tuple[int, int]) -> list[str]:
 
 def settings_for(data: Path) -> RecipeSettings:
     return RecipeSettings(
-        data=str(data), block_size=256, max_tokens=768, max_updates=1, model_dim=8, num_heads=1, ffn_dim=8
+        data=str(data),
+        block_size=256,
+        max_tokens=768,
+        max_updates=1,
+        model_dim=8,
+        num_heads=1,
+        ffn_dim=8,
     )
 
 
@@ -44,24 +50,32 @@ def test_garbled_text_is_one_printable_line_that_nobody_can_read() -> None:
 
 
 def test_a_document_comes_up_when_it_is_said_to_and_in_one_block(tmp_path: Path) -> None:
-    documents, settings = sentences(600, (5, 60)), settings_for(tmp_path / "data")
+    documents = sentences(600, (5, 60))
+    settings = settings_for(tmp_path / "data")
     planted = plant({"text": documents}, BytesTokenizer(), settings, WINDOW)
     assert planted.update in WINDOW
     assert planted.after == garble(documents[planted.line - 1])
     documents[planted.line - 1] = planted.after
     (tmp_path / "train.text").write_text("\n".join(documents) + "\n")
     prepare(
-        PrepareSettings(splits={"train": {"text": tmp_path / "train.text"}}, out=tmp_path / "data", tokenizer="bytes")
+        PrepareSettings(
+            splits={"train": {"text": tmp_path / "train.text"}},
+            out=tmp_path / "data",
+            tokenizer="bytes",
+        )
     )
     blocks = build(settings).data.dataset
     (block,) = (
-        block for block in samples_of_update(settings, planted.update) if _holds(blocks, block, planted.line - 1)
+        block
+        for block in samples_of_update(settings, planted.update)
+        if _holds(blocks, block, planted.line - 1)
     )
     assert not any(_holds(blocks, other, planted.line - 1) for other in (block - 1, block + 1))
 
 
 def test_a_garbled_target_comes_up_when_it_is_said_to(tmp_path: Path) -> None:
-    sources, targets = sentences(600, (3, 9)), sentences(600, (5, 15))
+    sources = sentences(600, (3, 9))
+    targets = sentences(600, (5, 15))
     settings = replace(settings_for(tmp_path / "data"), max_sentences=16)
     planted = plant({"a": sources, "b": targets}, BytesTokenizer(), settings, WINDOW)
     assert planted.update in WINDOW
@@ -74,8 +88,13 @@ def test_a_garbled_target_comes_up_when_it_is_said_to(tmp_path: Path) -> None:
 
 
 def test_a_window_that_nothing_comes_up_in_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no document comes up between updates 900 and 910"):
-        plant({"text": sentences(50, (5, 60))}, BytesTokenizer(), settings_for(tmp_path), range(900, 910))
+    with pytest.raises(SettingError, match="no document comes up between steps 900 and 910"):
+        plant(
+            {"text": sentences(50, (5, 60))},
+            BytesTokenizer(),
+            settings_for(tmp_path),
+            range(900, 910),
+        )
 
 
 def _holds(blocks: object, block: int, document: int) -> bool:

@@ -19,7 +19,9 @@ def loss_of(step: int) -> float:
     return 3.0 + 0.1 * math.sin(step * 1.7)
 
 
-def write_run(folder: Path, changes: dict[int, dict[str, Any]] | None = None, num: int = 80) -> Path:
+def write_run(
+    folder: Path, changes: dict[int, dict[str, Any]] | None = None, num: int = 80
+) -> Path:
     """A run with so many recorded steps."""
     layout = RunLayout(folder)
     layout.records.mkdir(parents=True)
@@ -53,7 +55,15 @@ def write_spike(folder: Path, step: int, last: int, metric: str = "loss", **entr
         "peak": 9.0,
         "peak_step": step,
     }
-    record = {"type": "SPIKE", "version": 1, "step": step, "time": 1.0, "rank": 0, "event": event, "tokens": []}
+    record = {
+        "type": "SPIKE",
+        "version": 1,
+        "step": step,
+        "time": 1.0,
+        "rank": 0,
+        "event": event,
+        "tokens": [],
+    }
     record["steps"] = [{"step": step, "loss": loss_of(step), **entry}]
     with RunLayout(folder).record_file(SPIKES, 0).open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -68,7 +78,9 @@ def test_an_ordinary_step_is_not_unusual(tmp_path: Path) -> None:
 
 
 def test_a_high_or_broken_loss_is_unusual(tmp_path: Path) -> None:
-    run = write_run(tmp_path, {60: {"loss": 4.0}, 61: {"loss": "NaN", "skipped": "the gradient norm is nan"}})
+    run = write_run(
+        tmp_path, {60: {"loss": 4.0}, 61: {"loss": "NaN", "skipped": "the gradient norm is nan"}}
+    )
     assert open_case(run, 60).is_loss_unusual
     broken = open_case(run, 61)
     assert broken.loss_z == math.inf
@@ -79,7 +91,7 @@ def test_steps_of_an_event_and_skipped_ones_are_not_calm(tmp_path: Path) -> None
     run = write_run(tmp_path, {40: {"skipped": "out of memory"}})
     write_spike(run, 50, 52)
     case = open_case(run, 70)
-    assert {40, 50, 51, 52}.isdisjoint(one.step for one in case.calm)
+    assert {40, 50, 51, 52}.isdisjoint(step.step for step in case.calm)
     assert open_case(run, 51).is_loss_unusual
 
 
@@ -102,12 +114,14 @@ def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_recorded_nothing_has_no_case(tmp_path: Path) -> None:
     write_manifest(tmp_path, Manifest(run_id="r", created=1.0))
-    with pytest.raises(SettingError, match="recorded no updates"):
+    with pytest.raises(SettingError, match="recorded no steps"):
         open_case(tmp_path)
 
 
 def test_the_first_recent_jump_of_the_learning_rate_is_found(tmp_path: Path) -> None:
-    run = write_run(tmp_path, {step: {"lr": 0.5} for step in range(70, 81)} | {10: {"lr": 0.2}, 30: {"lr": 0.2}})
+    run = write_run(
+        tmp_path, {step: {"lr": 0.5} for step in range(70, 81)} | {10: {"lr": 0.2}, 30: {"lr": 0.2}}
+    )
     for step in (31, 75):
         case = open_case(run, step)
         assert first_jump(case) == (case.steps[30], 0.1)
@@ -124,7 +138,9 @@ def test_the_samples_that_an_event_recorded_are_known_by_rank(tmp_path: Path) ->
     assert open_case(run, 49).recorded_samples() == {}
 
 
-def test_an_event_of_a_step_that_was_made_again_with_another_outcome_is_over(tmp_path: Path) -> None:
+def test_an_event_of_a_step_that_was_made_again_with_another_outcome_is_over(
+    tmp_path: Path,
+) -> None:
     run = write_run(tmp_path)
     write_spike(run, 50, 52, loss=9.0, sample_ids=[["train", 7]])
     case = open_case(run, 50)

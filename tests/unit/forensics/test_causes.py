@@ -1,4 +1,6 @@
-"""Causes that no planted training shows quickly, each with the fault that it is to name beside it; and that adding one touches a file, a line and a test."""
+"""Causes that no planted training shows quickly, each with the fault that it is to name beside it;
+and that adding one touches a file, a line and a test.
+"""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from sonde.forensics.causes import (
     stuck,
     text_kind,
 )
-from sonde.forensics.causes.rule import confidence_of
+from sonde.forensics.causes.cause_rule import confidence_of
 from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
 from sonde.records.journal import StepRecord
@@ -48,7 +50,9 @@ def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
     step = max(steps)
     calm = tuple(one for number, one in steps.items() if step - 64 <= number < step)
     losses = Spread([one.loss for one in calm])
-    case = SimpleNamespace(step=step, steps=steps, calm=calm, record=steps[step], losses=losses, is_skipped=False)
+    case = SimpleNamespace(
+        step=step, steps=steps, calm=calm, record=steps[step], losses=losses, is_skipped=False
+    )
     case.loss_z = losses.z(steps[step].loss)
     case.is_loss_unusual = case.is_event = case.loss_z > 4.5
     own = {
@@ -57,11 +61,11 @@ def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
         "is_state_bad": False,
         "is_replayed": True,
         "recent_changes": [],
-        "made": SimpleNamespace(is_off=False, grad_norm=None, modules=()),
+        "made": SimpleNamespace(differs=False, grad_norm=None, modules=()),
         "token_entropy": math.nan,
         "stands_out": lambda _: 0.0,
         "reference": SimpleNamespace(losses=None),
-        "told_of_rate": lambda: "the learning rate is as it is",
+        "describe_rate": lambda: "the learning rate is as it is",
         "once": lambda _, make: make(),
     }
     return cast("Evidence", SimpleNamespace(**{**own, **values}))
@@ -80,24 +84,31 @@ def test_batch_size_a_last_batch_of_a_few_tokens() -> None:
 def test_stuck_a_training_at_the_loss_of_frequencies_that_takes_no_notice_of_order(
     after_shuffling: float, is_stuck: bool
 ) -> None:
-    found = stuck.RULE.judge(evidence(steps_with({}, {}), token_entropy=3.0, once=lambda *_: after_shuffling - 3.0))
+    found = stuck.RULE.judge(
+        evidence(steps_with({}, {}), token_entropy=3.0, once=lambda *_: after_shuffling - 3.0)
+    )
     assert (found is not None) is is_stuck
 
 
 def test_stuck_is_not_said_of_a_training_that_has_learnt_more_than_frequencies() -> None:
-    assert stuck.RULE.judge(evidence(steps_with({}, {}), token_entropy=5.0, once=lambda *_: 0.0)) is None
+    assert (
+        stuck.RULE.judge(evidence(steps_with({}, {}), token_entropy=5.0, once=lambda *_: 0.0))
+        is None
+    )
 
 
 def test_changed_code_other_packages_since_a_restart_after_which_every_batch_is_bad() -> None:
     planted = StartChange(step=290, what=("torch was 2.6 and became 2.7",))
-    found = changed_code.RULE.judge(evidence(steps_with({}, {}), recent_changes=[planted], is_state_bad=True))
+    found = changed_code.RULE.judge(
+        evidence(steps_with({}, {}), recent_changes=[planted], is_state_bad=True)
+    )
     assert found is not None
     assert "torch was 2.6" in found.evidence[0]
     assert changed_code.RULE.judge(evidence(steps_with({}, {}), recent_changes=[planted])) is None
 
 
 def test_not_known_a_high_loss_that_nothing_explains() -> None:
-    planted = evidence(steps_with({300: 9.0}, {}), calm_modules={})
+    planted = evidence(steps_with({300: 9.0}, {}), modules_of_another_batch={})
     assert not_known.RULE.judge(planted) is not None
     assert nothing_wrong.RULE.judge(planted) is None
     assert not_known.RULE.judge(evidence(steps_with({}, {}))) is None
@@ -107,18 +118,23 @@ def test_nothing_wrong_is_less_sure_within_an_event_of_the_gradient() -> None:
     calm = evidence(steps_with({}, {}))
     event = evidence(steps_with({}, {}))
     event.case.is_event = True  # type: ignore[misc]  # as much of a case as is read
-    one, other = nothing_wrong.RULE.judge(calm), nothing_wrong.RULE.judge(event)
+    one = nothing_wrong.RULE.judge(calm)
+    other = nothing_wrong.RULE.judge(event)
     assert one is not None
     assert other is not None
     assert other.score < 0.5 < one.score
 
 
 @pytest.mark.parametrize("values", [{"z": 4.5, "bits_z": 0.0}, {"z": 0.0, "bits_z": 6.0}])
-def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(values: dict[str, float]) -> None:
+def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(
+    values: dict[str, float],
+) -> None:
     usual = SimpleNamespace(start=2.0, slope=1.0, model=SimpleNamespace(expected=lambda *_: [3.0]))
     given: dict[str, Any] = {"reference": SimpleNamespace(losses=usual)}
     calm = [SimpleNamespace(z=0.0, bits_z=math.nan)]
-    found = nothing_wrong.RULE.judge(evidence(steps_with({}, {}), samples=[*calm, SimpleNamespace(**values)], **given))
+    found = nothing_wrong.RULE.judge(
+        evidence(steps_with({}, {}), samples=[*calm, SimpleNamespace(**values)], **given)
+    )
     sure = nothing_wrong.RULE.judge(evidence(steps_with({}, {}), samples=calm, **given))
     assert found is not None
     assert sure is not None
@@ -127,12 +143,14 @@ def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(values
 
 def test_a_cause_is_a_file_or_a_kind_of_text_and_a_name_in_the_list() -> None:
     folder = Path(str(batch_size.__file__)).parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "rule", "text_kind"}
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "cause_rule", "text_kind"}
     assert not files & set(text_kind.RULES)
     assert files | set(text_kind.RULES) == set(CAUSES) == set(rules())
     assert all(rule.title and rule.advice for rule in rules().values())
 
 
 def test_every_kind_of_text_that_a_cause_judges_is_a_sign() -> None:
-    judged = {rule.judge.keywords["kind"] for rule in rules().values() if isinstance(rule.judge, partial)}
+    judged = {
+        rule.judge.keywords["kind"] for rule in rules().values() if isinstance(rule.judge, partial)
+    }
     assert judged == {*KINDS, *PAIR_KINDS} - {OVER_LONG, MISMATCHED}

@@ -10,7 +10,13 @@ from replayed_runs import recorded_loss, train_small
 from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
-from sonde.forensics.changes import data_change, differences, environment_of_run, settings_changes, start_changes
+from sonde.forensics.changes import (
+    data_change,
+    differences,
+    environment_of_run,
+    settings_changes,
+    start_changes,
+)
 from sonde.forensics.history import HARMLESS
 from sonde.forensics.replay import Replay
 from sonde.records.layout import EVENTS, RunLayout
@@ -22,18 +28,28 @@ from sonde.train.settings import RecipeSettings
 def write_events(run: Path, *events: dict[str, Any]) -> Path:
     path = RunLayout(run).record_file(EVENTS, 0)
     path.parent.mkdir(parents=True)
-    path.write_text("".join(json.dumps({"type": "EVENT", "rank": 0, **event}) + "\n" for event in events))
+    path.write_text(
+        "".join(json.dumps({"type": "EVENT", "rank": 0, **event}) + "\n" for event in events)
+    )
     return run
 
 
 def start(**details: Any) -> dict[str, Any]:
-    usual = {"versions": {"torch": "2.12"}, "git": {"commit": "a" * 40}, "world_size": 1, "command": ["sonde", "train"]}
+    usual = {
+        "versions": {"torch": "2.12"},
+        "git": {"commit": "a" * 40},
+        "world_size": 1,
+        "command": ["sonde", "train"],
+    }
     return {"event": "start", **usual, **details}
 
 
 def test_a_restart_with_other_packages_code_and_ranks_is_told(tmp_path: Path) -> None:
     other = start(
-        versions={"torch": "2.13"}, git={"commit": "b" * 40}, world_size=2, command=["sonde", "train", "--lr=1"]
+        versions={"torch": "2.13"},
+        git={"commit": "b" * 40},
+        world_size=2,
+        command=["sonde", "train", "--lr=1"],
     )
     run = write_events(tmp_path, start(), other, {"event": "resume", "step": 40})
     (change,) = start_changes(run, None)
@@ -51,8 +67,11 @@ def test_a_restart_like_the_start_before_it_is_no_change(tmp_path: Path) -> None
     assert start_changes(run, {}) == []
 
 
-def test_each_restart_tells_the_settings_that_it_changed_and_not_those_of_a_newer_version(tmp_path: Path) -> None:
-    first, second = {"dropout": 0.1, "max_updates": 50}, {"dropout": 0.9, "max_updates": 90, "clip_norm": 0.5}
+def test_each_restart_tells_the_settings_that_it_changed_and_not_those_of_a_newer_version(
+    tmp_path: Path,
+) -> None:
+    first = {"dropout": 0.1, "max_updates": 50}
+    second = {"dropout": 0.9, "max_updates": 90, "clip_norm": 0.5}
     run = write_events(
         tmp_path,
         start(),
@@ -62,7 +81,11 @@ def test_each_restart_tells_the_settings_that_it_changed_and_not_those_of_a_newe
         {"event": "resume", "step": 60},
     )
     one, other = start_changes(run, {"dropout": 0.9, "max_updates": 90, "clip_norm": 1.0})
-    assert (one.step, one.settings, one.what) == (40, ("dropout",), ("dropout was 0.1 and became 0.9",))
+    assert (one.step, one.settings, one.what) == (
+        40,
+        ("dropout",),
+        ("dropout was 0.1 and became 0.9",),
+    )
     assert (other.step, other.settings) == (60, ("clip_norm",))
 
 
@@ -75,7 +98,9 @@ def test_a_run_that_fingerprinted_nothing_cannot_have_changed(tmp_path: Path) ->
 
 
 def test_data_that_is_not_where_it_was_is_asked_for(tmp_path: Path) -> None:
-    manifest = Manifest(run_id="r", created=1.0, settings={"data": str(tmp_path / "gone")}, data={"train.en": "0"})
+    manifest = Manifest(
+        run_id="r", created=1.0, settings={"data": str(tmp_path / "gone")}, data={"train.en": "0"}
+    )
     with pytest.raises(SettingError, match="gone"):
         data_change(manifest)
 
@@ -121,7 +146,7 @@ def test_a_bare_run_tells_what_its_manifest_tells(tmp_path: Path) -> None:
 
 def test_settings_of_an_earlier_start_are_told_for_its_steps_only(tmp_path: Path) -> None:
     def start(settings: dict[str, int | None], resumed: int | None) -> None:
-        with Run(tmp_path, settings=settings) as run:
+        with Run(tmp_path, config=settings) as run:
             if resumed is not None:
                 run.event("resume", step=resumed)
 
@@ -130,7 +155,9 @@ def test_settings_of_an_earlier_start_are_told_for_its_steps_only(tmp_path: Path
     start({"clip": 2, "log_interval": 2}, 20)
     manifest = read_manifest(tmp_path)
     assert settings_changes(tmp_path, manifest, 21) == ()
-    assert settings_changes(tmp_path, manifest, 20) == ("the setting clip was 1 then, and was 2 later",)
+    assert settings_changes(tmp_path, manifest, 20) == (
+        "the setting clip was 1 then, and was 2 later",
+    )
     start({"clip": 2, "log_interval": 2}, 5)
     assert settings_changes(tmp_path, manifest, 20) == ()
     assert settings_changes(tmp_path, manifest, 5) != ()

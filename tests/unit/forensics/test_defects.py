@@ -1,4 +1,6 @@
-"""The defects of facts/diagnosis-in-the-wild.md, one test each; those of rollback (4 and 5) are in test_rollback.py."""
+"""The defects of facts/diagnosis-in-the-wild.md, one test each; those of rollback (4 and 5) are in
+test_rollback.py.
+"""
 
 import math
 from collections.abc import Mapping
@@ -21,8 +23,8 @@ from sonde.forensics.causes import (
     mismatched_pair,
     rules,
 )
+from sonde.forensics.causes.cause_rule import CauseFinding
 from sonde.forensics.causes.mismatched_pair import PairTest, _mixed
-from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import UsualSigns
@@ -35,7 +37,7 @@ from sonde.records.journal import StepRecord
 from sonde.run import Run
 from sonde.spread import Spread
 from sonde.texts.profile import profile_of
-from sonde.texts.signs import Sign, read_text
+from sonde.texts.signs import Sign, find_signs
 from sonde.train.session import train_run
 
 ADAM = AdamSettings(beta1=0.9, beta2=0.98, weight_decay=0.0)
@@ -46,12 +48,19 @@ def record(step: int, loss: float = 3.0, lr: float = 1e-3) -> StepRecord:
 
 
 def seen(
-    number: int, *signs: Sign, z: float = 0.0, tail: float = -0.5, rarity: float = 0.0, bits_rarity: float = 0.0
+    number: int,
+    *signs: Sign,
+    z: float = 0.0,
+    tail: float = -0.5,
+    rarity: float = 0.0,
+    bits_rarity: float = 0.0,
 ) -> SeenSample:
     sample = SampleLoss(sample_id=("train", number), loss=3.0 + z, num_tokens=20, token_losses=None)
     row = Row(("train", number), tuple(range(20)))
     rare: dict[str, Any] = {"tail": tail, "rarity": rarity, "bits_rarity": bits_rarity}
-    return SeenSample(row=row, sample=sample, rank=0, z=z, bits_z=z, bits=2.0, excess=z, signs=signs, **rare)
+    return SeenSample(
+        row=row, sample=sample, rank=0, z=z, bits_z=z, bits=2.0, excess=z, signs=signs, **rare
+    )
 
 
 def case(step: int, steps: Mapping[int, StepRecord], **values: Any) -> Any:
@@ -77,8 +86,8 @@ def evidence(**values: Any) -> Evidence:
         "batch_z": 0.0,
         "samples": [],
         "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
-        "told_of_rate": lambda: "the learning rate is as it is",
-        "made": SimpleNamespace(is_off=False, first_off=None),
+        "describe_rate": lambda: "the learning rate is as it is",
+        "made": SimpleNamespace(differs=False, first_different=None),
         "tensors": [],
         "diverged_at": None,
         "normal_before": lambda _: 3.0,
@@ -93,9 +102,12 @@ def told_by(test: PairTest) -> dict[str, Any]:
 
 
 def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() -> None:
-    steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
+    steps = {
+        number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60))
+        for number in range(1, 101)
+    }
     replay = SimpleNamespace(optimizer=SimpleNamespace(), first_step=1)
-    lab = SimpleNamespace(made_again=lambda *_, **__: 3.1, replay=replay)
+    lab = SimpleNamespace(replay_with=lambda *_, **__: 3.1, replay=replay)
     test = TensorTest(
         before=50,
         after=75,
@@ -119,10 +131,14 @@ def test_defect_02_a_target_that_is_merely_odd_is_no_mismatched_pair() -> None:
     usual = Spread([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9])
     odd, wrong, noise = (seen(number, z=6, tail=3) for number in (1, 2, 3))
     helps = {("train", 1): 0.9, ("train", 2): 0.0, ("train", 3): 0.0}
-    test = PairTest(helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={}, expected=0.01)
-    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong, noise], **told_by(test)))
+    test = PairTest(
+        helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={}, expected=0.01
+    )
+    found = mismatched_pair.RULE.judge(
+        evidence(case=case(5, {}), samples=[odd, wrong, noise], **told_by(test))
+    )
     assert found is not None
-    assert [one.sample for one in found.suspects] == [2]
+    assert [suspect.sample for suspect in found.suspects] == [2]
 
 
 def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
@@ -133,7 +149,15 @@ def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
         table = {(0, 1): 1.0, (1, 0): 1.0, (0, 2): 0.5, (1, 2): 0.5, (2, 2): 0.5}
         values = [table.get(((row.source or ())[0], row.target[0]), 5.0) for row in batches[0]]
         named = zip(batches[0], values, strict=True)
-        return Losses(1.0, [[SampleLoss(row.name, value, num_tokens=None, token_losses=None) for row, value in named]])
+        return Losses(
+            1.0,
+            [
+                [
+                    SampleLoss(row.name, value, num_tokens=None, token_losses=None)
+                    for row, value in named
+                ]
+            ],
+        )
 
     lab: Any = SimpleNamespace(replay=SimpleNamespace(loss=losses))
     corpus: Any = SimpleNamespace(batch=lambda chosen: chosen)
@@ -149,37 +173,81 @@ def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_i
     steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
     lab = SimpleNamespace(replay=SimpleNamespace(optimizer=optimizer))
-    found = learning_rate.RULE.judge(evidence(case=case(260, steps), lab=lab, once=lambda *_: [0.1, 0.12, 1.0]))
+    found = learning_rate.RULE.judge(
+        evidence(case=case(260, steps), lab=lab, once=lambda *_: [0.1, 0.12, 1.0])
+    )
     assert (found is not None and found.score > 0.7) is is_blamed
 
 
 def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
     losses = {number: 4.863 + 0.01 * (number % 5) for number in range(1, 61)}
-    steps = {number: record(number, loss, 1e-3 if number < 40 else 2e-3) for number, loss in losses.items()}
+    steps = {
+        number: record(number, loss, 1e-3 if number < 40 else 2e-3)
+        for number, loss in losses.items()
+    }
     updater = SimpleNamespace(scheduled_rate=lambda _: None)
-    replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1)
-    lab = SimpleNamespace(made_again=lambda *_, **__: 4.863, replay=replay)
+    replay = SimpleNamespace(
+        seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1
+    )
+    lab = SimpleNamespace(replay_with=lambda *_, **__: 4.863, replay=replay)
     found = learning_rate.RULE.judge(evidence(case=case(60, steps), lab=lab))
     assert found is not None
     assert found.score < 0.3
 
 
 def test_defect_06_good_text_of_the_corpus_language_is_not_foreign() -> None:
-    nouns = ("chien", "chat", "homme", "garçon", "cheval", "musicien", "pompier", "marchand", "vendeur", "touriste")
-    verbs = ("court", "dort", "joue", "attend", "mange", "travaille", "danse", "marche", "saute", "chante")
-    places = ("dans la rue", "sur la plage", "près de la maison", "devant un magasin", "à côté du pont")
+    nouns = (
+        "chien",
+        "chat",
+        "homme",
+        "garçon",
+        "cheval",
+        "musicien",
+        "pompier",
+        "marchand",
+        "vendeur",
+        "touriste",
+    )
+    verbs = (
+        "court",
+        "dort",
+        "joue",
+        "attend",
+        "mange",
+        "travaille",
+        "danse",
+        "marche",
+        "saute",
+        "chante",
+    )
+    places = (
+        "dans la rue",
+        "sur la plage",
+        "près de la maison",
+        "devant un magasin",
+        "à côté du pont",
+    )
     texts = [f"Un {noun} {verb} {place}." for noun in nouns for verb in verbs for place in places]
     profile = profile_of(texts[::2])
-    for text in ("Deux femmes âgées discutent devant une église.", "Une petite fille regarde les bateaux sur le lac."):
-        assert [one for one in read_text(text, profile) if one.kind == "foreign_language" and one.strength >= 0.5] == []
+    for text in (
+        "Deux femmes âgées discutent devant une église.",
+        "Une petite fille regarde les bateaux sur le lac.",
+    ):
+        assert [
+            sign
+            for sign in find_signs(text, profile)
+            if sign.kind == "foreign_language" and sign.strength >= 0.5
+        ] == []
 
 
 def test_defect_07_what_was_read_is_said_although_the_loss_is_calm() -> None:
     bad = seen(3, Sign("garbled_text", 1.0, ("it reads as no language",)), z=-0.5, bits_rarity=3.0)
-    found = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=[seen(1), seen(2), bad]))
+    found = rules()["garbled_text"].judge(
+        evidence(case=case(5, {}), samples=[seen(1), seen(2), bad])
+    )
     assert found is not None
     assert found.score > 0.5
-    assert [one.sample for one in found.suspects] == [3]
+    assert [suspect.sample for suspect in found.suspects] == [3]
 
 
 def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
@@ -194,17 +262,27 @@ def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
 
 def test_defect_09_tensors_are_looked_at_although_the_loss_is_calm() -> None:
     worst = SimpleNamespace(num_elements=4, name="w", ratio=30.0, before=0.1, worst=9.0)
-    test: Any = SimpleNamespace(weights=(worst,), moments=(), stale=None, before=50, after=75, where="there")
-    found = corrupted_weights.RULE.judge(evidence(case=case(80, {}), tensors=[test], lab=SimpleNamespace(from_step=75)))
+    test: Any = SimpleNamespace(
+        weights=(worst,), moments=(), stale=None, before=50, after=75, where="there"
+    )
+    found = corrupted_weights.RULE.judge(
+        evidence(case=case(80, {}), tensors=[test], lab=SimpleNamespace(from_step=75))
+    )
     assert found is not None
     assert (found.module, found.bad_checkpoint) == ("w", 75)
     assert found.score > 0.9
 
 
 def test_defect_09_a_change_of_settings_is_tried_although_other_batches_are_calm() -> None:
-    change = SimpleNamespace(step=90, what=("dropout was 0.1 and became 0.6",), settings=("dropout",))
-    steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {92: record(92, 4.5)}
-    found = changed_settings.RULE.judge(evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: 3.0))
+    change = SimpleNamespace(
+        step=90, what=("dropout was 0.1 and became 0.6",), settings=("dropout",)
+    )
+    steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {
+        92: record(92, 4.5)
+    }
+    found = changed_settings.RULE.judge(
+        evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: 3.0)
+    )
     assert found is not None
     assert found.score > 0.9
     assert found.setting == "dropout"
@@ -232,19 +310,21 @@ def test_defect_10_lost_moments_and_earlier_weights_are_found() -> None:
 
 def test_defect_11_a_long_phrase_is_a_repetition_and_other_punctuation_is_no_noise() -> None:
     texts = [
-        f"The {noun} of the {other} is set when it is opened." for noun in "abcde" for other in ("file", "line", "page")
+        f"The {noun} of the {other} is set when it is opened."
+        for noun in "abcde"
+        for other in ("file", "line", "page")
     ]
     profile = profile_of(texts)
     phrase = " ".join(f"word{chr(97 + number)}" for number in range(20))
-    assert read_text(" ".join([phrase] * 5), profile)[0].kind == "repetition"
-    kinds = [one.kind for one in read_text("これは、新しい本です。「はい」と言った。", profile)]
+    assert find_signs(" ".join([phrase] * 5), profile)[0].kind == "repetition"
+    kinds = [sign.kind for sign in find_signs("これは、新しい本です。「はい」と言った。", profile)]
     assert kinds[0] == "other_script"
     assert "garbled_text" not in kinds
 
 
 @pytest.fixture(scope="module")
 def changed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose last start changed its dropout after update 8."""
+    """A run whose last start changed its dropout after step 8."""
     data = prepare_corpus(tmp_path_factory.mktemp("pairs"))
     run = train_small(data, tmp_path_factory.mktemp("runs") / "a", max_updates=8)
     train_run(small_settings(data, dropout=0.5), run)
@@ -252,7 +332,9 @@ def changed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_defect_12_a_step_before_a_change_is_replayed_with_the_settings_of_then(changed_run: Path) -> None:
+def test_defect_12_a_step_before_a_change_is_replayed_with_the_settings_of_then(
+    changed_run: Path,
+) -> None:
     for step in (3, 8, 9, 12):
         replay = Replay(changed_run, settings_of=step)
         replay.go_to(step)
@@ -267,10 +349,12 @@ def test_defect_12_a_step_before_a_change_is_replayed_with_the_settings_of_then(
     assert verdict.replay.reproduced
 
 
-def test_with_nothing_recorded_a_diagnosis_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
-    with Run(tmp_path / "run", settings={"width": 3}):
+def test_with_nothing_recorded_a_diagnosis_is_refused_and_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    with Run(tmp_path / "run", config={"width": 3}):
         pass
-    with pytest.raises(SettingError, match="recorded no updates") as raised:
+    with pytest.raises(SettingError, match="recorded no steps") as raised:
         diagnose(tmp_path / "run", 4)
     assert "any-loop.md" in str(raised.value.hint)
 
@@ -282,7 +366,9 @@ def test_several_samples_far_out_are_rarer_than_one() -> None:
 
 def test_four_rows_with_a_sign_that_hardly_any_sample_has_count_for_more_than_one() -> None:
     shouting = [seen(number, Sign("shouting", 1.0)) for number in range(4)]
-    usual = UsualSigns([Row(("train", 0), (1,) * 20)] * 2400, [("shouting", 1.0)] * 6 + [None] * 2394)
+    usual = UsualSigns(
+        [Row(("train", 0), (1,) * 20)] * 2400, [("shouting", 1.0)] * 6 + [None] * 2394
+    )
     rows = [*shouting, *(seen(number) for number in range(4, 64))]
     found = evidence(case=case(5, {}), samples=rows, usual_signs=usual)
     single = evidence(case=case(5, {}), samples=[rows[0], *rows[4:]], usual_signs=usual)
@@ -295,9 +381,11 @@ def test_four_rows_with_a_sign_that_hardly_any_sample_has_count_for_more_than_on
 def test_a_sample_that_only_shares_the_sign_of_the_culprit_is_no_suspect() -> None:
     culprit = seen(1, Sign("garbled_text", 1.0), z=9.0, rarity=5.0, bits_rarity=5.0)
     other = seen(2, Sign("garbled_text", 0.3))
-    found = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=[culprit, other, seen(3), seen(4)]))
+    found = rules()["garbled_text"].judge(
+        evidence(case=case(5, {}), samples=[culprit, other, seen(3), seen(4)])
+    )
     assert found is not None
-    assert [one.sample for one in found.suspects] == [1]
+    assert [suspect.sample for suspect in found.suspects] == [1]
 
 
 def test_two_pairs_that_fit_each_other_are_less_of_a_mix_up_than_three() -> None:
@@ -305,9 +393,17 @@ def test_two_pairs_that_fit_each_other_are_less_of_a_mix_up_than_three() -> None
 
     def score(num: int) -> float:
         rows = [seen(number, z=1.0) for number in range(num)]
-        told = {one.row.name: "it fits another" for one in rows}
-        test = PairTest(helps=dict.fromkeys(told, 0.0), usual=usual, odd=frozenset(), mixed=told, expected=0.01)
-        found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=rows, **told_by(test)))
+        values = {row.row.name: "it fits another" for row in rows}
+        test = PairTest(
+            helps=dict.fromkeys(values, 0.0),
+            usual=usual,
+            odd=frozenset(),
+            mixed=values,
+            expected=0.01,
+        )
+        found = mismatched_pair.RULE.judge(
+            evidence(case=case(5, {}), samples=rows, **told_by(test))
+        )
         assert found is not None
         return found.score
 
@@ -315,11 +411,16 @@ def test_two_pairs_that_fit_each_other_are_less_of_a_mix_up_than_three() -> None
 
 
 def test_a_few_texts_that_are_nearly_the_same_are_no_duplicates() -> None:
-    def judged(rows: list[tuple[int, ...]]) -> Finding | None:
-        samples = [replace(seen(number), row=Row(("train", number), row)) for number, row in enumerate(rows)]
+    def judged(rows: list[tuple[int, ...]]) -> CauseFinding | None:
+        samples = [
+            replace(seen(number), row=Row(("train", number), row))
+            for number, row in enumerate(rows)
+        ]
         plain = [Row(("train", 900), row) for row in others]
         lab = SimpleNamespace(other_batches=range(12), rows_of=lambda _: plain)
-        return duplicated_text.RULE.judge(evidence(case=case(5, {}), samples=samples, lab=lab, corpus=None))
+        return duplicated_text.RULE.judge(
+            evidence(case=case(5, {}), samples=samples, lab=lab, corpus=None)
+        )
 
     others = [tuple(range(100 * number, 100 * number + 60)) for number in range(1, 29)]
     text = tuple(range(60))

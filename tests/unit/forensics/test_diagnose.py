@@ -1,4 +1,6 @@
-"""The verdict about a step: of a short run, of data that is gone, of a run that nobody may build. The faults are in test_planted_faults."""
+"""The verdict about a step: of a short run, of data that is gone, of a run that nobody may build.
+The faults are in test_planted_faults.
+"""
 
 import shutil
 from pathlib import Path
@@ -57,8 +59,12 @@ def test_nothing_in_the_run_changes_by_a_diagnosis(run: Path) -> None:
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(("name", "cause"), [("tokenizer", "changed_tokenizer"), ("train.de", "changed_data")])
-def test_a_fingerprint_that_is_not_the_manifests_is_named(run: Path, tmp_path: Path, name: str, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "cause"), [("tokenizer", "changed_tokenizer"), ("train.de", "changed_data")]
+)
+def test_a_fingerprint_that_is_not_the_manifests_is_named(
+    run: Path, tmp_path: Path, name: str, cause: str
+) -> None:
     other = changed(run, tmp_path / "other", data=read_manifest(run).data | {name: "0" * 64})
     found = next(one for one in diagnose(other, 11).causes if one.cause == cause)
     assert name in found.evidence[0]
@@ -73,7 +79,9 @@ def test_data_that_is_elsewhere_is_asked_for(run: Path, data: Path, tmp_path: Pa
     assert diagnose(moved, 11, options=ReplayOptions(data=data)).causes[0].cause == NOTHING
 
 
-def test_data_that_was_written_over_still_gives_a_verdict_that_says_so(run: Path, data: Path, tmp_path: Path) -> None:
+def test_data_that_was_written_over_still_gives_a_verdict_that_says_so(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
     shutil.copytree(data, tmp_path / "data")
     tokens = tmp_path / "data" / "train.de.bin"
     tokens.write_bytes(tokens.read_bytes()[::-1])
@@ -81,23 +89,35 @@ def test_data_that_was_written_over_still_gives_a_verdict_that_says_so(run: Path
     verdict = diagnose(changed(run, tmp_path / "lost", settings=settings), 11)
     assert verdict.replay is None
     assert "cannot be" in verdict.experiments[0].found
-    assert "changed_data" in [one.cause for one in verdict.causes]
+    assert "changed_data" in [cause.cause for cause in verdict.causes]
 
 
 def test_a_run_that_nobody_may_build_is_refused_with_the_flag_to_give(tmp_path: Path) -> None:
-    with Run(tmp_path / "own", settings={"width": 3}, recipe="my_script:pieces") as own:
-        step = {"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "grad_norm": 1.0, "lr": 0.1}
+    with Run(tmp_path / "own", config={"width": 3}, recipe="my_script:pieces") as own:
+        step = {
+            "type": "STEP",
+            "step": 1,
+            "epoch": 1,
+            "loss": 1.0,
+            "weight": 1.0,
+            "grad_norm": 1.0,
+            "lr": 0.1,
+        }
         own.records("steps").append(step)
     with pytest.raises(SettingError, match="was not imported"):
         diagnose(tmp_path / "own", 1)
 
 
-def test_the_newest_event_that_can_be_made_again_is_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_event_that_can_be_made_again_is_chosen(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.forensics.diagnose.steps_in_question", lambda _: [99, 4, 2])
     assert diagnose(run).step == 4
 
 
-def test_events_that_cannot_be_made_again_are_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_cannot_be_made_again_are_told(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.forensics.diagnose.steps_in_question", lambda _: [99, 98])
     with pytest.raises(SettingError, match="none of the 2 events") as raised:
         diagnose(run)
@@ -111,6 +131,8 @@ def test_without_an_event_a_training_that_kept_nothing_of_the_step_says_how_to_n
         raise SettingError("the batch of step 61 was not kept")
 
     monkeypatch.setattr("sonde.forensics.diagnose.open_evidence", open_nothing)
-    with pytest.raises(SettingError, match="recorded no event: there is nothing to diagnose") as raised:
+    with pytest.raises(
+        SettingError, match="recorded no event: there is nothing to diagnose"
+    ) as raised:
         diagnose(run, seams=cast("Any", object()))
     assert "--step" in str(raised.value.hint)

@@ -11,7 +11,10 @@ def history(run: Path, *events: dict[str, Any]) -> list[tuple[list[int], int | N
     (run / "records").mkdir(exist_ok=True)
     lines = [json.dumps({"type": "EVENT", "time": 0.0, "rank": 0, **event}) for event in events]
     (run / "records" / "events.rank0.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return [(one.samples.samples("train").tolist(), one.first_step) for one in read_skip_history(run)]
+    return [
+        (entry.samples.samples("train").tolist(), entry.first_step)
+        for entry in read_skip_history(run)
+    ]
 
 
 START = {"event": "start"}
@@ -30,7 +33,9 @@ def test_a_skip_counts_from_the_next_start_on(tmp_path: Path) -> None:
 
 
 def test_a_start_that_goes_back_further_takes_its_skips_along(tmp_path: Path) -> None:
-    assert history(tmp_path, START, skip(3), START, resume(40), START, resume(20), START, resume(60)) == [([3], 21)]
+    assert history(
+        tmp_path, START, skip(3), START, resume(40), START, resume(20), START, resume(60)
+    ) == [([3], 21)]
 
 
 def test_a_start_from_the_beginning_skips_from_the_first_step_on(tmp_path: Path) -> None:

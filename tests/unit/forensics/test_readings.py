@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from odd_texts import sentences
 
 from sonde.forensics.readings import Readings, UsualSigns
-from sonde.forensics.seams import Corpus, Row
+from sonde.forensics.seams import Row, RunTexts
 from sonde.texts.signs import CLEAR
 
 
-class _Letters(Corpus):
+class _Letters(RunTexts):
     """A corpus whose tokens are characters."""
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -18,7 +18,10 @@ class _Letters(Corpus):
 
     def some(self, num: int) -> list[Row]:
         """Return ordinary sentences."""
-        return [Row(("train", number), _codes(text)) for number, text in enumerate(sentences(1, 400)[:num])]
+        return [
+            Row(("train", number), _codes(text))
+            for number, text in enumerate(sentences(1, 400)[:num])
+        ]
 
 
 def _codes(text: str) -> tuple[int, ...]:
@@ -31,14 +34,18 @@ def _row(length: int, source: int | None = None) -> Row:
 
 def test_a_sign_that_short_samples_have_is_usual_there_and_rare_elsewhere() -> None:
     lengths = [5] * 100 + [40] * 1900
-    signs = UsualSigns([_row(length) for length in lengths], [("shouting", 1.0)] * 30 + [None] * 1970)
+    signs = UsualSigns(
+        [_row(length) for length in lengths], [("shouting", 1.0)] * 30 + [None] * 1970
+    )
     assert signs.share(_row(5), 0.8, "shouting") > 0.25
     assert 0.01 < signs.share(_row(40), 0.8, "shouting") < 0.02
     assert signs.share(_row(40), 0.8, "markup") < 0.001
 
 
 def test_of_weaker_signs_and_of_any_kind_there_are_more() -> None:
-    signs = UsualSigns([_row(20)] * 1000, [("code", 0.4)] * 10 + [("table", 0.9)] * 20 + [None] * 970)
+    signs = UsualSigns(
+        [_row(20)] * 1000, [("code", 0.4)] * 10 + [("table", 0.9)] * 20 + [None] * 970
+    )
     assert signs.share(_row(20), 0.3, "code") > 9 * signs.share(_row(20), 0.5, "code")
     assert signs.share(_row(20), 0.8) > 0.019
 
@@ -61,7 +68,7 @@ def test_short_rows_far_out_are_read_as_one_text() -> None:
     assert all(found[0].strength >= CLEAR for found in together)
 
 
-class _Pairs(Corpus):
+class _Pairs(RunTexts):
     """Pairs whose sources have a tokenizer of their own: it numbers characters from 1000 on."""
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -75,7 +82,9 @@ class _Pairs(Corpus):
     def some(self, num: int) -> list[Row]:
         """Return ordinary sentences with others as their sources."""
         sides = zip(sentences(1, 400), sentences(2, 400), strict=True)
-        return [_pair(number, source, target) for number, (source, target) in enumerate(sides)][:num]
+        return [_pair(number, source, target) for number, (source, target) in enumerate(sides)][
+            :num
+        ]
 
 
 def _pair(number: int, source: str, target: str) -> Row:

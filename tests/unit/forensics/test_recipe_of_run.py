@@ -1,4 +1,6 @@
-"""A run trained by a user's own script is replayed by its recipe, which is imported only when someone says so."""
+"""A run trained by a user's own script is replayed by its recipe, which is imported only when
+someone says so.
+"""
 
 import json
 import os
@@ -43,7 +45,9 @@ class Data:
 class Task:
     def __init__(self, width):
         torch.manual_seed(5)
-        self.model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.3), torch.nn.Linear(width, 1))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(4, width), torch.nn.Dropout(0.3), torch.nn.Linear(width, 1)
+        )
     def compute(self, batch):
         losses = (self.model(batch).squeeze(1) - batch.sum(1)).square()
         return StepOutput(loss_sum=losses.sum(), weight=len(batch))
@@ -53,7 +57,9 @@ def pieces(settings, device):
     return SimpleNamespace(
         task=task, data=Data(), optimizer=torch.optim.Adam(task.model.parameters()),
         schedule=Schedule(schedule="constant", lr=1e-2),
-        settings=TrainerSettings(update_freq=2, save_every_updates=5, save_every_epochs=None, keep_checkpoints=2),
+        settings=TrainerSettings(
+            update_freq=2, save_every_updates=5, save_every_epochs=None, keep_checkpoints=2
+        ),
     )
 
 def incomplete(settings, device):
@@ -62,8 +68,9 @@ def incomplete(settings, device):
 def train(directory):
     settings = {"width": 6}
     own = pieces(settings, "cpu")
-    with Run(directory, settings=settings, recipe=f"{__spec__.name}:pieces") as run:
-        Trainer(own.task, own.data, own.optimizer, schedule=own.schedule, run=run, settings=own.settings).train(
+    with Run(directory, config=settings, recipe=f"{__spec__.name}:pieces") as run:
+        options = dict(schedule=own.schedule, run=run, settings=own.settings)
+        Trainer(own.task, own.data, own.optimizer, **options).train(
             stop=StopWhen(max_updates=17))
 '''
 
@@ -95,7 +102,9 @@ def test_the_recipe_of_the_manifest_is_not_imported_unless_it_is_trusted(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert read_manifest(run).recipe == "my_training:pieces"
-    with pytest.raises(SettingError, match="built by my_training:pieces, which was not imported") as error:
+    with pytest.raises(
+        SettingError, match="built by my_training:pieces, which was not imported"
+    ) as error:
         Replay(run)
     assert "--trust-recipe" in (error.value.hint or "")
     assert sonde(["replay", str(run), "--step", "3"]) == 1
@@ -104,7 +113,9 @@ def test_the_recipe_of_the_manifest_is_not_imported_unless_it_is_trusted(
 
 
 @pytest.mark.parametrize(
-    "options", [ReplayOptions(trust_recipe=True), ReplayOptions(recipe="my_training:pieces")], ids=["trusted", "named"]
+    "options",
+    [ReplayOptions(trust_recipe=True), ReplayOptions(recipe="my_training:pieces")],
+    ids=["trusted", "named"],
 )
 def test_every_step_of_a_script_is_reproduced(run: Path, options: ReplayOptions) -> None:
     recorded = read_steps(run).by_number
@@ -135,7 +146,12 @@ def test_the_command_finds_the_script_in_the_working_directory(run: Path) -> Non
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["replay"]["reproduced"] is True
-    assert [one["module"] for one in report["modules"] if one["kind"] == "activation"] == ["0", "1", "2", "model"]
+    assert [module["module"] for module in report["modules"] if module["kind"] == "activation"] == [
+        "0",
+        "1",
+        "2",
+        "model",
+    ]
 
 
 @pytest.mark.parametrize(

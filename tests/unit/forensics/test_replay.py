@@ -1,4 +1,6 @@
-"""Replay: any update of a run again, bit for bit, or with one thing changed; and what it may not touch stays."""
+"""Replay: any update of a run again, bit for bit, or with one thing changed; and what it may not
+touch stays.
+"""
 
 import math
 import shutil
@@ -14,7 +16,7 @@ from small_corpus import prepare_corpus
 from sonde.data.loader import TokenLoader
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Watch
+from sonde.forensics.seams import ModuleWatch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.append import RecordFile
 from sonde.records.journal import read_steps
@@ -69,7 +71,9 @@ def test_every_step_gives_the_recorded_loss_and_norm_bit_for_bit(run: Path, repl
         assert (result.loss, result.grad_norm) == (recorded[step].loss, recorded[step].grad_norm)
     assert replay.deviations == []
     # The code may change while a test runs: someone works on it.
-    assert [one for one in replay.differences() if "the code's" not in one] == []
+    assert [
+        difference for difference in replay.differences() if "the code's" not in difference
+    ] == []
 
 
 def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Replay) -> None:
@@ -79,12 +83,15 @@ def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Re
     handle = model.register_forward_hook(lambda *_: calls.append(1))
     replay.go_to(8)
     handle.remove()
-    assert len(calls) == 3  # an update of two micro-batches, and the last of an epoch, which has one
+    # an update of two micro-batches, and the last of an epoch, which has one
+    assert len(calls) == 3
     assert replay.update().loss == recorded_loss(replay, 8)
 
 
 @pytest.mark.slow
-def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(run: Path, tmp_path: Path) -> None:
+def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(
+    run: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     newest = RunLayout(copy).checkpoints / "step-000000000012" / "tensors.safetensors"
@@ -119,7 +126,8 @@ def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> 
 
 def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) -> None:
     replay.go_to(7)
-    before, generator = weights(replay), torch.get_rng_state()
+    before = weights(replay)
+    generator = torch.get_rng_state()
     losses = replay.loss()
     assert losses.loss == recorded_loss(replay, 7)
     assert torch.equal(weights(replay), before)
@@ -127,10 +135,13 @@ def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) 
     assert [one.sample_id for one in losses.samples] == [
         name for batch in replay.batches(7) for name in batch.provenance
     ]
-    for one in losses.samples:
-        assert len(one.token_losses or ()) == one.num_tokens
-        assert sum(one.token_losses or ()) / (one.num_tokens or 1) == pytest.approx(one.loss, rel=1e-5)
-    assert sum(one.num_tokens or 0 for one in losses.samples) == replay.recorded(7).weight  # type: ignore[union-attr]  # it is there
+    for sample in losses.samples:
+        assert len(sample.token_losses or ()) == sample.num_tokens
+        assert sum(sample.token_losses or ()) / (sample.num_tokens or 1) == pytest.approx(
+            sample.loss, rel=1e-5
+        )
+    # it is there
+    assert sum(one.num_tokens or 0 for one in losses.samples) == replay.recorded(7).weight  # type: ignore[union-attr]
     assert replay.update().loss == losses.loss
 
 
@@ -148,21 +159,26 @@ def test_a_dropped_sample_is_as_if_it_stood_on_a_skip_list(replay: Replay) -> No
     replay.go_to(5)
     dropped = replay.batches(5)[0].provenance[0]
     without = replay.loss(drop=[dropped])
-    assert dropped not in [one.sample_id for one in without.samples]
+    assert dropped not in [sample.sample_id for sample in without.samples]
     data = loader(replay)
     before = data.sampler.left_out
     data.sampler.left_out = data.dataset.indices_of(dropped[0], torch.tensor([dropped[1]]).numpy())
     assert replay.loss().loss == without.loss
     data.sampler.left_out = before
     assert replay.loss().loss != without.loss
-    assert math.isnan(replay.loss(drop=[name for batch in replay.batches(5) for name in batch.provenance]).loss)
+    assert math.isnan(
+        replay.loss(drop=[name for batch in replay.batches(5) for name in batch.provenance]).loss
+    )
 
 
-def test_other_batches_weights_and_rates_change_the_update_and_the_next_visit_is_exact_again(replay: Replay) -> None:
+def test_other_batches_weights_and_rates_change_the_update_and_the_next_visit_is_exact_again(
+    replay: Replay,
+) -> None:
     recorded = replay.recorded(7)
     assert recorded is not None
     replay.go_to(7)
-    first, plain = weights(replay), replay.snapshot()
+    first = weights(replay)
+    plain = replay.snapshot()
     assert replay.update(batches=replay.batches(3)).loss != recorded.loss
     replay.restore(plain)
     replay.load_weights(8)
@@ -181,21 +197,26 @@ def test_other_batches_weights_and_rates_change_the_update_and_the_next_visit_is
 
 def test_a_watched_update_is_the_same_and_its_gradients_add_up_to_the_norm(replay: Replay) -> None:
     replay.go_to(7)
-    watch = Watch()
+    watch = ModuleWatch()
     result = replay.update(watch=watch)
     assert result.loss == recorded_loss(replay, 7)
     assert replay.update().loss == recorded_loss(replay, 8)
     names = [name for name, _ in replay.model.named_parameters()]
     modules = watch.modules()
-    gradients = [one.norm for one in modules if one.kind == "gradient" and one.module in names]
+    gradients = [
+        module.norm for module in modules if module.kind == "gradient" and module.module in names
+    ]
     assert len(gradients) == len(names)
     assert math.hypot(*gradients) == pytest.approx(result.grad_norm, rel=1e-5)
-    order = [one.module for one in modules if one.kind == "activation"]
+    order = [module.module for module in modules if module.kind == "activation"]
     assert order[0] == "embed"
     assert order[-1] == "model"
     assert order.index("encoder.0") < order.index("decoder.0.cross") < order.index("output")
-    assert {one.module for one in modules if one.kind == "parameter"} == set(names)
-    assert all(one.num_nonfinite == 0 and 0 <= one.max_abs <= one.norm + 1e-6 for one in modules)
+    assert {module.module for module in modules if module.kind == "parameter"} == set(names)
+    assert all(
+        module.num_nonfinite == 0 and 0 <= module.max_abs <= module.norm + 1e-6
+        for module in modules
+    )
 
 
 def test_the_first_module_after_a_broken_weight_is_named(replay: Replay) -> None:
@@ -203,12 +224,14 @@ def test_the_first_module_after_a_broken_weight_is_named(replay: Replay) -> None
     model = replay.model
     with torch.no_grad():
         model.get_parameter("decoder.0.feed_forward.outer.weight")[0, 0] = math.nan
-    watch = Watch()
+    watch = ModuleWatch()
     result = replay.update(watch=watch)
     assert result.skipped is not None
-    bad = [one for one in watch.modules() if one.num_nonfinite]
+    bad = [module for module in watch.modules() if module.num_nonfinite]
     assert bad[0].module == "decoder.0.feed_forward.outer"
-    assert [one.module for one in bad if one.kind == "parameter"] == ["decoder.0.feed_forward.outer.weight"]
+    assert [one.module for one in bad if one.kind == "parameter"] == [
+        "decoder.0.feed_forward.outer.weight"
+    ]
 
 
 def test_what_is_not_as_it_was_is_told(run: Path, tmp_path: Path) -> None:
@@ -226,7 +249,12 @@ def test_what_is_not_as_it_was_is_told(run: Path, tmp_path: Path) -> None:
     replay.go_to(8)
     assert replay.deviations == [6]
     told = "\n".join(replay.differences())
-    for part in ("version of torch was '1.0'", "data of tokenizer", "machine's name", "another from step 6 on"):
+    for part in (
+        "version of torch was '1.0'",
+        "data of tokenizer",
+        "machine's name",
+        "another from step 6 on",
+    ):
         assert part in told
 
 
@@ -249,7 +277,8 @@ def test_the_batches_after_a_checkpoint_are_those_of_its_position_whatever_was_r
     train_small(pairs, run, max_updates=12, update_freq=2)
     replay = Replay(run, settings_of=12)
     wanted = provenance(replay.batches(9))
-    replay.batches(8)  # made with other batching, so what follows it is not what followed it in the run
+    # made with other batching, so what follows it is not what followed it in the run
+    replay.batches(8)
     assert provenance(replay.batches(9)) == wanted
     replay.go_to(12)
     assert replay.deviations == []

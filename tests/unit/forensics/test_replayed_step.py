@@ -1,4 +1,6 @@
-"""One step of a run again, as the command tells it: compared, changed as asked, dumped; and the command itself."""
+"""One step of a run again, as the command tells it: compared, changed as asked, dumped; and the
+command itself.
+"""
 
 import json
 import shutil
@@ -23,7 +25,9 @@ from sonde.records.replay_order import ReplayOptions
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    return train_small(prepare_corpus(folder / "corpus"), folder / "run", precision="bfloat16", update_freq=1)
+    return train_small(
+        prepare_corpus(folder / "corpus"), folder / "run", precision="bfloat16", update_freq=1
+    )
 
 
 def spoil_loss(run: Path, step: int) -> None:
@@ -40,17 +44,21 @@ def test_a_step_is_reproduced_and_stands_beside_a_calm_one(run: Path) -> None:
     assert report.recorded is not None
     assert report.replay.replayed_loss == report.recorded.loss
     assert (report.grad_norm, report.weight) == (report.recorded.grad_norm, report.recorded.weight)
-    assert all(one.calm_norm is not None for one in report.modules)
-    parameters = [one for one in report.modules if one.kind == "parameter"]
-    assert [one.norm for one in parameters] == [one.calm_norm for one in parameters]
-    gradients = [one for one in report.modules if one.kind == "gradient"]
-    assert [one.norm for one in gradients] != [one.calm_norm for one in gradients]
+    assert all(module.calm_norm is not None for module in report.modules)
+    parameters = [module for module in report.modules if module.kind == "parameter"]
+    assert [parameter.norm for parameter in parameters] == [
+        parameter.calm_norm for parameter in parameters
+    ]
+    gradients = [module for module in report.modules if module.kind == "gradient"]
+    assert [gradient.norm for gradient in gradients] != [
+        gradient.calm_norm for gradient in gradients
+    ]
 
 
 def test_the_first_step_has_no_calm_one(run: Path) -> None:
     report = replay_step(run, 1)
     assert report.replay.reproduced is True
-    assert all(one.calm_norm is None for one in report.modules)
+    assert all(module.calm_norm is None for module in report.modules)
 
 
 def test_a_step_that_was_never_made_is_refused(run: Path) -> None:
@@ -69,7 +77,9 @@ def test_a_step_that_was_never_made_is_refused(run: Path) -> None:
     ],
     ids=["float32", "weights", "batch", "drop"],
 )
-def test_a_changed_step_is_not_compared_but_says_what_was_changed(run: Path, options: ReplayOptions) -> None:
+def test_a_changed_step_is_not_compared_but_says_what_was_changed(
+    run: Path, options: ReplayOptions
+) -> None:
     report = replay_step(run, 7, options)
     assert report.replay.reproduced is None
     assert report.replay.replayed_loss != report.replay.recorded_loss
@@ -83,7 +93,7 @@ def test_the_command_tells_and_exits_by_what_it_found(
 ) -> None:
     assert sonde(["replay", str(run), "--step", "7"]) == 0
     told = capsys.readouterr().out
-    assert "from the checkpoint after 4 updates, and 2 updates again" in told
+    assert "from the checkpoint after 4 steps, and 2 steps again" in told
     assert "reproduced bit for bit" in told
     assert "and 1" in told  # many more tensors than are shown
     copy = tmp_path / "copy"
@@ -109,22 +119,33 @@ def test_data_of_which_a_token_was_exchanged_is_named(run: Path, tmp_path: Path)
     for place in range(0, len(payload) - 2, 2):
         payload[place] = payload[place] % 8 + 4
     tokens.write_bytes(payload)
-    with pytest.raises(DamagedFile, match=r"train\.de\.bin"):  # an opening looks at some blocks of a file
+    # an opening looks at some blocks of a file
+    with pytest.raises(DamagedFile, match=r"train\.de\.bin"):
         replay_step(run, 7, options)
     assert batches.problems()[0].startswith(str(tokens))
 
 
 def test_flags_reach_the_replay(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sonde(["replay", str(run), "--step", "7", "--swap-batch", "3", "--drop", "train:1", "--json"]) == 0
+    assert (
+        sonde(
+            ["replay", str(run), "--step", "7", "--swap-batch", "3", "--drop", "train:1", "--json"]
+        )
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
-    assert document["changes"] == ["the batch is that of step 3, as asked", "without train:1, as asked"]
+    assert document["changes"] == [
+        "the batch is that of step 3, as asked",
+        "without train:1, as asked",
+    ]
     for wrong in ("train", "train:", ":3", "train:x"):
         assert sonde(["replay", str(run), "--step", "7", "--drop", wrong]) == 1
         assert "names no sample" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_two_dumps_of_a_step_are_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_dumps_of_a_step_are_the_same(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folders: list[Path] = []
     for number in range(2):
         assert sonde(["replay", str(run), "--step", "6", "--dump", "--json"]) == 0

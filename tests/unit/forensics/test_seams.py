@@ -1,4 +1,6 @@
-"""A training that sonde's trainer did not make: with its own states, batches and updates it is replayed and diagnosed like any other."""
+"""A training that sonde's trainer did not make: with its own states, batches and updates it is
+replayed and diagnosed like any other.
+"""
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +16,27 @@ from typing_extensions import override
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Batches, Change, Losses, Name, Row, SampleLoss, Seams, Watch
+from sonde.forensics.seams import (
+    BatchSource,
+    Change,
+    Losses,
+    ModuleWatch,
+    Name,
+    Row,
+    SampleLoss,
+    Seams,
+)
 from sonde.run import Run
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 
 NUM_STEPS = 60
-BAD_STEP, BAD_ROW = 45, 3
+BAD_STEP = 45
+BAD_ROW = 3
 
 
 class OwnLoop:
-    """A loop as people write them: a model, an optimiser, a function of a batch."""
+    """A loop as people write them: a model, an optimizer, a function of a batch."""
 
     precision: Precision = "float32"
 
@@ -53,11 +65,21 @@ class OwnLoop:
     def scheduled_rate(self, step: int) -> float | None:
         return None
 
-    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
+    def update(
+        self, step: int, batches: Sequence[Any], change: Change, watch: ModuleWatch | None
+    ) -> StepResult:
         with watch.on(self.model) if watch else nullcontext():
             losses = self._losses(batches[0])
             losses.mean().backward()
-        norm = float(nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None]))
+        norm = float(
+            nn.utils.get_total_norm(
+                [
+                    parameter.grad
+                    for parameter in self.model.parameters()
+                    if parameter.grad is not None
+                ]
+            )
+        )
         self.optimizer.step()
         self.optimizer.zero_grad()
         return StepResult(loss=losses.mean().item(), weight=float(len(losses)), grad_norm=norm)
@@ -79,7 +101,7 @@ class OwnLoop:
         return found
 
 
-class KeptBatches(Batches):
+class KeptBatches(BatchSource):
     @override
     def at(self, step: int) -> list[Any]:
         source = torch.Generator().manual_seed(step)
@@ -96,17 +118,25 @@ class KeptBatches(Batches):
     @override
     def without(self, batch: Any, names: Collection[Name]) -> Any:
         kept = torch.tensor([("own", int(number)) not in names for number in batch[0]])
-        return tuple(one[kept] for one in batch)
+        return tuple(row[kept] for row in batch)
 
 
 def train(directory: Path) -> Seams:
-    loop, batches = OwnLoop(), KeptBatches()
+    loop = OwnLoop()
+    batches = KeptBatches()
     with Run(directory) as run:
         for step in range(1, NUM_STEPS + 1):
             if step % 20 == 1:
                 loop.kept[step - 1] = copy.deepcopy(loop.collect())
             made = loop.update(step, batches.at(step), Change(), None)
-            record = {"type": "STEP", "step": step, "epoch": 1, "loss": made.loss, "weight": made.weight, "lr": 1e-2}
+            record = {
+                "type": "STEP",
+                "step": step,
+                "epoch": 1,
+                "loss": made.loss,
+                "weight": made.weight,
+                "lr": 1e-2,
+            }
             run.records("steps").append({**record, "grad_norm": made.grad_norm})
     return Seams(states=loop, batches=batches, updater=loop)
 
@@ -135,4 +165,4 @@ def test_a_bad_row_of_a_loop_of_ones_own_is_named(tmp_path: Path) -> None:
     assert verdict.replay.reproduced
     first = verdict.causes[0]
     assert first.cause == "hard_sample"
-    assert [one.sample for one in first.suspects] == [8 * BAD_STEP + BAD_ROW]
+    assert [suspect.sample for suspect in first.suspects] == [8 * BAD_STEP + BAD_ROW]

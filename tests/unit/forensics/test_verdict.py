@@ -30,8 +30,16 @@ VERDICT = Verdict(
             suspects=(Suspect(dataset="train", sample=7, loss=12.5, text="\x00<b>ä\ud800"),),
         ),
     ),
-    experiments=(Experiment(question="which samples?", done="left out 7", found="calm", numbers={"loss": 2.5}),),
-    modules=(ModuleStatistics(module="output", kind="gradient", norm=math.inf, max_abs=math.inf, num_nonfinite=3),),
+    experiments=(
+        Experiment(
+            question="which samples?", done="left out 7", found="calm", numbers={"loss": 2.5}
+        ),
+    ),
+    modules=(
+        ModuleStatistics(
+            module="output", kind="gradient", norm=math.inf, max_abs=math.inf, num_nonfinite=3
+        ),
+    ),
     replay=ReplayResult(from_step=40, recorded_loss=0.1, replayed_loss=0.1, reproduced=True),
     event={"kind": "spike", "z": 31.0},
     seconds=1.5,
@@ -54,7 +62,9 @@ def test_a_step_without_verdict_says_how_to_make_one(tmp_path: Path) -> None:
         read_verdict(tmp_path, 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format":"sonde-verdict","step":"x"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"format":"sonde-verdict","step":"x"}', b"\xff"]
+)
 def test_a_damaged_verdict_is_named(content: bytes, tmp_path: Path) -> None:
     path = write_verdict(tmp_path, VERDICT)
     path.write_bytes(content)

@@ -1,4 +1,6 @@
-"""docs/formats/verdict.md is held to the code: its example is what is written, and its tables name every field and cause."""
+"""docs/formats/verdict.md is held to the code: its example is what is written, and its tables name
+every field and cause.
+"""
 
 import json
 import re

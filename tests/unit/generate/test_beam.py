@@ -23,14 +23,18 @@ TABLE = [
 
 
 def fairseq_model(frontier: Frontier) -> Tensor:
-    table = torch.tensor(TABLE[min(frontier.step, 3)])[frontier.sentences][:, : frontier.tokens.shape[1]]
+    table = torch.tensor(TABLE[min(frontier.step, 3)])[frontier.sentences][
+        :, : frontier.tokens.shape[1]
+    ]
     if frontier.step > 3:
         table = torch.tensor([1.0, 0, 0, 0]).expand_as(table)
     return torch.nn.functional.pad(table, (2, 0)).log()
 
 
 def bigram(rows: dict[int, list[float]], vocab_size: int = 6) -> Any:
-    """A model whose next-token probabilities depend on the last token only; other tokens end at once."""
+    """A model whose next-token probabilities depend on the last token only; other tokens end at
+    once.
+    """
     table = torch.zeros(vocab_size, vocab_size)
     table[:, EOS] = 1.0
     for token, probabilities in rows.items():
@@ -39,26 +43,47 @@ def bigram(rows: dict[int, list[float]], vocab_size: int = 6) -> Any:
 
 
 FAIRSEQ_NUMBERS: list[tuple[dict[str, Any], list[list[tuple[list[int], float]]]]] = [
-    ({}, [[([4, 2], -0.05268), ([5, 4, 5, 2], -0.62833)], [([4, 5, 4, 2], -0.54731), ([4, 5, 2], -0.59460)]]),
+    (
+        {},
+        [
+            [([4, 2], -0.05268), ([5, 4, 5, 2], -0.62833)],
+            [([4, 5, 4, 2], -0.54731), ([4, 5, 2], -0.59460)],
+        ],
+    ),
     (
         {"length_penalty": 0.0},
-        [[([4, 2], -0.10536), ([5, 4, 5, 2], -2.51331)], [([4, 5, 2], -1.78379), ([4, 5, 4, 2], -2.18926)]],
+        [
+            [([4, 2], -0.10536), ([5, 4, 5, 2], -2.51331)],
+            [([4, 5, 2], -1.78379), ([4, 5, 4, 2], -2.18926)],
+        ],
     ),
     (
         {"length_penalty": 0.6},
-        [[([4, 2], -0.06951), ([5, 4, 5, 2], -1.09398)], [([4, 5, 2], -0.92272), ([4, 5, 4, 2], -0.95293)]],
+        [
+            [([4, 2], -0.06951), ([5, 4, 5, 2], -1.09398)],
+            [([4, 5, 2], -0.92272), ([4, 5, 4, 2], -0.95293)],
+        ],
     ),
     (
         {"length_penalty": 5.0},
-        [[([5, 4, 5, 2], -0.00245), ([4, 2], -0.00329)], [([4, 5, 4, 2], -0.00214), ([4, 5, 2], -0.00734)]],
+        [
+            [([5, 4, 5, 2], -0.00245), ([4, 2], -0.00329)],
+            [([4, 5, 4, 2], -0.00214), ([4, 5, 2], -0.00734)],
+        ],
     ),
     (
         {"max_len": 2},
-        [[([4, 2], -0.05268), ([5, 5, 2], -1.70533)], [([4, 5, 2], -0.59460), ([5, 5, 2], -1.97150)]],
+        [
+            [([4, 2], -0.05268), ([5, 5, 2], -1.70533)],
+            [([4, 5, 2], -0.59460), ([5, 5, 2], -1.97150)],
+        ],
     ),
     (
         {"min_len": 3},
-        [[([5, 4, 5, 2], -0.62833), ([5, 4, 4, 2], -1.17763)], [([5, 5, 5, 4, 2], -0.40251), ([4, 5, 4, 2], -0.54731)]],
+        [
+            [([5, 4, 5, 2], -0.62833), ([5, 4, 4, 2], -1.17763)],
+            [([5, 5, 5, 4, 2], -0.40251), ([4, 5, 4, 2], -0.54731)],
+        ],
     ),
 ]
 
@@ -67,8 +92,12 @@ FAIRSEQ_NUMBERS: list[tuple[dict[str, Any], list[list[tuple[list[int], float]]]]
 def test_the_fairseq_rule_gives_the_numbers_of_fairseqs_own_tests(
     changes: dict[str, Any], expected: list[list[tuple[list[int], float]]]
 ) -> None:
-    found = beam_search(fairseq_model, 2, SearchSettings(beam=2, n_best=2, stop="fairseq", **changes))
-    assert [[one.tokens for one in sentence] for sentence in found] == [[tokens for tokens, _ in s] for s in expected]
+    found = beam_search(
+        fairseq_model, 2, SearchSettings(beam=2, n_best=2, stop="fairseq", **changes)
+    )
+    assert [[token.tokens for token in sentence] for sentence in found] == [
+        [tokens for tokens, _ in s] for s in expected
+    ]
     for sentence, numbers in zip(found, expected, strict=True):
         for one, (_, score) in zip(sentence, numbers, strict=True):
             assert math.isclose(one.score, score, abs_tol=1e-5)
@@ -82,29 +111,44 @@ def test_diverse_groups_without_strength_repeat_one_another_as_in_fairseq() -> N
             [[1, 0, 0, 0], [0.9, 0, 0.1, 0]],
         ]
         rows = torch.tensor(steps[min(frontier.step, 2)])[frontier.sentences]
-        return torch.nn.functional.pad(rows, (2, 0)).log()[:, None].repeat(1, frontier.tokens.shape[1], 1)
+        return (
+            torch.nn.functional.pad(rows, (2, 0))
+            .log()[:, None]
+            .repeat(1, frontier.tokens.shape[1], 1)
+        )
 
     chosen = SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.0, stop="fairseq")
     found = beam_search(model, 2, chosen)
-    assert [[one.tokens for one in sentence] for sentence in found] == [[[4, 4, 2]] * 2, [[4, 5, 2]] * 2]
+    assert [[one.tokens for one in sentence] for sentence in found] == [
+        [[4, 4, 2]] * 2,
+        [[4, 5, 2]] * 2,
+    ]
     for sentence, probabilities in zip(found, [(0.9, 0.6, 1.0), (0.7, 0.4, 0.9)], strict=True):
-        for one in sentence:
-            assert [round(math.exp(score), 4) for score in one.token_scores] == list(probabilities)
+        for token in sentence:
+            assert [round(math.exp(score), 4) for score in token.token_scores] == list(
+                probabilities
+            )
 
 
 def test_diverse_groups_avoid_what_earlier_groups_chose() -> None:
     model = bigram({EOS: [0, 0, 0, 0, 0.6, 0.4]})
-    plain = beam_search(model, 1, SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.0))[0]
-    diverse = beam_search(model, 1, SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=1.0))[0]
+    plain = beam_search(
+        model, 1, SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.0)
+    )[0]
+    diverse = beam_search(
+        model, 1, SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=1.0)
+    )[0]
     assert [one.tokens for one in plain] == [[4, 2], [4, 2]]
     assert {tuple(one.tokens) for one in diverse} == {(4, 2), (5, 2)}
 
 
 def test_diversity_is_hammings_where_fairseqs_penalties_add_up() -> None:
-    # fairseq's own code gives the second group [4, 4, 5, 2] here: the penalty has grown to 3 x 0.9 by the third token. With its
-    # diversity_discount=0 it gives what is asserted here.
+    # fairseq's own code gives the second group [4, 4, 5, 2] here: the penalty has grown to 3 x 0.9
+    # by the third token. With its diversity_discount=0 it gives what is asserted here.
     model = bigram({one: [0, 0, 1e-13, 0, 0.9, 0.1] for one in (EOS, 4, 5)})
-    chosen = SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.9, max_len=3, stop="fairseq")
+    chosen = SearchSettings(
+        beam=2, n_best=2, diverse_groups=2, diversity=0.9, max_len=3, stop="fairseq"
+    )
     found = beam_search(model, 1, chosen)[0]
     assert [one.tokens for one in found] == [[4, 4, 4, 2]] * 2
     penalised = math.log(0.9) - 0.9
@@ -134,12 +178,16 @@ def test_logits_of_minus_infinity_throughout_end_a_sentence_with_nothing(stop: A
 
 def test_a_sentence_that_dies_later_keeps_what_has_ended() -> None:
     model = bigram({EOS: [0, 0, 0.3, 0, 0.7, 0], 4: [0, 0, 0, 0, 0, 0]})
-    assert [one.tokens for one in beam_search(model, 1, SearchSettings(beam=3, n_best=3))[0]] == [[EOS]]
+    assert [one.tokens for one in beam_search(model, 1, SearchSettings(beam=3, n_best=3))[0]] == [
+        [EOS]
+    ]
 
 
 def test_a_nan_logit_is_never_chosen_and_leaves_the_others_alone() -> None:
     def model(frontier: Frontier) -> Tensor:
-        logits = torch.log(torch.tensor([0.0, 0, 0.5, 0, 0, 0.5])).repeat(*frontier.tokens.shape[:2], 1)
+        logits = torch.log(torch.tensor([0.0, 0, 0.5, 0, 0, 0.5])).repeat(
+            *frontier.tokens.shape[:2], 1
+        )
         logits[..., 4] = torch.nan
         return logits
 
@@ -174,14 +222,16 @@ def test_a_largest_length_of_zero_allows_the_end_token_alone(stop: Any, tokens: 
 @pytest.mark.parametrize("stop", ["exact", "fairseq", "hf"])
 def test_a_beam_larger_than_the_vocabulary_finds_all_there_is(stop: Any) -> None:
     model = bigram({EOS: [0.1, 0, 0.2, 0, 0.4, 0.3]})
-    found = beam_search(model, 1, SearchSettings(beam=50, n_best=50, max_len=4, stop=stop, length_penalty=0.0))[0]
+    found = beam_search(
+        model, 1, SearchSettings(beam=50, n_best=50, max_len=4, stop=stop, length_penalty=0.0)
+    )[0]
     assert [one.tokens for one in found][:4] == [[4, 2], [5, 2], [2], [0, 2]]
     assert len(found) == 4
 
 
 def test_an_end_token_at_the_first_step_is_a_result() -> None:
     found = beam_search(bigram({}), 3, SearchSettings(beam=4))
-    assert [[one.tokens for one in sentence] for sentence in found] == [[[EOS]]] * 3
+    assert [[token.tokens for token in sentence] for sentence in found] == [[[EOS]]] * 3
 
 
 def test_live_beams_stay_at_beam_size_after_an_end_token() -> None:
@@ -191,7 +241,9 @@ def test_live_beams_stay_at_beam_size_after_an_end_token() -> None:
         widths.append(frontier.tokens.shape[1])
         if frontier.step:
             assert len({tuple(row) for row in frontier.tokens[0].tolist()}) == 3
-        return torch.tensor([0.1, 0, 0.5, 0.1, 0.2, 0.1]).log().repeat(*frontier.tokens.shape[:2], 1)
+        return (
+            torch.tensor([0.1, 0, 0.5, 0.1, 0.2, 0.1]).log().repeat(*frontier.tokens.shape[:2], 1)
+        )
 
     beam_search(model, 1, SearchSettings(beam=3, n_best=3, max_len=6, length_penalty=5.0))
     assert widths[:3] == [1, 3, 3]
@@ -208,14 +260,19 @@ def test_lengths_follow_each_sentences_own_source() -> None:
     assert [len(sentence[0].tokens) - 1 for sentence in found] == [3, 11, 5]
     ends_at_once = SearchSettings(beam=2, min_len=1, min_len_ratio=0.5)
     found = beam_search(
-        lambda f: torch.logaddexp(bigram({})(f), torch.tensor(-9.0)), 2, ends_at_once, source_lengths=[2, 6]
+        lambda f: torch.logaddexp(bigram({})(f), torch.tensor(-9.0)),
+        2,
+        ends_at_once,
+        source_lengths=[2, 6],
     )
     assert [len(sentence[0].tokens) - 1 for sentence in found] == [2, 4]
 
 
 def test_prefix_tokens_come_first_and_are_scored_by_the_model() -> None:
     model = bigram({EOS: [0, 0, 0, 0, 0.9, 0.1], 5: [0, 0, 0.5, 0, 0.5, 0]})
-    found = beam_search(model, 3, SearchSettings(beam=2, max_len=5), prefix_tokens=[[5, 4], [], [5]])
+    found = beam_search(
+        model, 3, SearchSettings(beam=2, max_len=5), prefix_tokens=[[5, 4], [], [5]]
+    )
     assert found[0][0].tokens == [5, 4, EOS]
     assert [round(math.exp(score), 4) for score in found[0][0].token_scores] == [0.1, 0.5, 1.0]
     assert found[1][0].tokens == [4, EOS]

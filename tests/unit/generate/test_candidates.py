@@ -18,7 +18,9 @@ def test_candidates_are_those_of_sorting_everything(vocab_size: int, num: int) -
     expected = everything.sort(descending=True).values[:, :num]
     found_scores = found.scores[:, : expected.shape[1]]
     torch.testing.assert_close(found_scores, expected, atol=0, rtol=0)
-    at_places = everything.gather(1, found.parents * vocab_size + found.tokens)[:, : expected.shape[1]]
+    at_places = everything.gather(1, found.parents * vocab_size + found.tokens)[
+        :, : expected.shape[1]
+    ]
     torch.testing.assert_close(at_places, found_scores, atol=0, rtol=0)
     assert found.scores.shape == (3, num)
 

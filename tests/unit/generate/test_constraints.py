@@ -9,20 +9,31 @@ from torch import Tensor
 from sonde.generate.constraints import Constraints, forbid_repeated_ngrams
 from sonde.generate.settings import SearchSettings
 
-EOS, PAD, UNK = 2, 1, 3
+EOS = 2
+PAD = 1
+UNK = 3
 
 
 def allowed(
     step: int = 0, sentences: list[int] | None = None, tokens: Tensor | None = None, **options: Any
 ) -> list[Any]:
-    """Which tokens of a uniform distribution over six are left for each sentence, and with what score."""
-    given = {name: options.pop(name) for name in ("source_lengths", "prefix_tokens") if name in options}
+    """Which tokens of a uniform distribution over six are left for each sentence, and with what
+    score.
+    """
+    given = {
+        name: options.pop(name) for name in ("source_lengths", "prefix_tokens") if name in options
+    }
     rows = [0] if sentences is None else sentences
     constraints = Constraints(SearchSettings(**options), max(rows) + 1, **given)
     log_probs = torch.zeros(len(rows), 2, 6)
-    constraints.apply(log_probs, torch.zeros(len(rows), 2, 1) if tokens is None else tokens, step, rows)
+    constraints.apply(
+        log_probs, torch.zeros(len(rows), 2, 1) if tokens is None else tokens, step, rows
+    )
     assert torch.equal(log_probs[:, 0], log_probs[:, 1])
-    return [{token: score for token, score in enumerate(row.tolist()) if score > -math.inf} for row in log_probs[:, 0]]
+    return [
+        {token: score for token, score in enumerate(row.tolist()) if score > -math.inf}
+        for row in log_probs[:, 0]
+    ]
 
 
 def test_padding_and_banned_tokens_are_never_allowed() -> None:
@@ -38,7 +49,12 @@ def test_the_unknown_word_pays_its_penalty() -> None:
 
 
 def test_lengths_bind_each_sentence_by_its_own_source() -> None:
-    options: dict[str, Any] = {"source_lengths": [0, 4], "min_len_ratio": 0.5, "max_len": 1, "max_len_ratio": 1.0}
+    options: dict[str, Any] = {
+        "source_lengths": [0, 4],
+        "min_len_ratio": 0.5,
+        "max_len": 1,
+        "max_len_ratio": 1.0,
+    }
     at_zero = allowed(0, [0, 1], **options)
     at_one = allowed(1, [0, 1], **options)
     assert EOS in at_zero[0]
@@ -53,7 +69,12 @@ def test_the_largest_length_overrides_the_smallest_and_a_ban() -> None:
 
 
 def test_a_prefix_overrides_bans_and_the_smallest_length_and_goes_before_forced_tokens() -> None:
-    options: dict[str, Any] = {"prefix_tokens": [[4], []], "banned": (4,), "min_len": 3, "forced": ((0, 5),)}
+    options: dict[str, Any] = {
+        "prefix_tokens": [[4], []],
+        "banned": (4,),
+        "min_len": 3,
+        "forced": ((0, 5),),
+    }
     assert [list(row) for row in allowed(0, [0, 1], **options)] == [[4], [5]]
     assert list(allowed(0, prefix_tokens=[[EOS]], min_len=3)[0]) == [EOS]
 

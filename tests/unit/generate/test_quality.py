@@ -19,7 +19,9 @@ needs_sacrebleu = pytest.mark.skipif(
 def test_a_perfect_translation_scores_100_and_a_worse_one_less() -> None:
     references = ["two dogs run over the green grass", "a man reads a book in the park"]
     perfect = translation_quality(references, references)
-    worse = translation_quality(["two dogs run over green grass", "a man reads in the park"], references)
+    worse = translation_quality(
+        ["two dogs run over green grass", "a man reads in the park"], references
+    )
     assert perfect.bleu == pytest.approx(100)
     assert perfect.chrf == pytest.approx(100)
     assert 0 < worse.bleu < 100
@@ -35,7 +37,9 @@ def test_lists_of_different_length_and_empty_ones_are_refused() -> None:
         translation_quality([], [])
 
 
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(name: str) -> object:
         raise ImportError(name)
 

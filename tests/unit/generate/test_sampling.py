@@ -20,14 +20,18 @@ PROBABILITIES = torch.tensor([0.05, 0.0, 0.1, 0.05, 0.5, 0.3])
 
 def model(frontier: Frontier) -> Tensor:
     """One word, then the end."""
-    first = PROBABILITIES if frontier.step == 0 else torch.nn.functional.one_hot(torch.tensor(EOS), 6).float()
+    first = (
+        PROBABILITIES
+        if frontier.step == 0
+        else torch.nn.functional.one_hot(torch.tensor(EOS), 6).float()
+    )
     return first.log().repeat(*frontier.tokens.shape[:2], 1)
 
 
 def drawn(**options: Any) -> Counter[int]:
     settings = SearchSettings(beam=200, n_best=200, temperature=options.pop("temperature", 1.0))
     found = sample(model, 10, settings, Sampling(**options))
-    return Counter(one.tokens[0] for sentence in found for one in sentence)
+    return Counter(token.tokens[0] for sentence in found for token in sentence)
 
 
 def test_frequencies_follow_the_distribution() -> None:
@@ -58,7 +62,7 @@ def test_sentences_are_seeded_by_their_numbers_in_the_whole() -> None:
     settings = SearchSettings(beam=20, n_best=20)
     whole = sample(model, 4, settings, Sampling(seed=3))
     part = sample(model, 2, settings, Sampling(seed=3, numbers=(3, 1)))
-    assert [[one.tokens for one in sentence] for sentence in part] == [
+    assert [[token.tokens for token in sentence] for sentence in part] == [
         [one.tokens for one in whole[number]] for number in (3, 1)
     ]
 
@@ -79,7 +83,8 @@ def test_a_seed_repeats_itself_and_the_global_generator_is_left_alone() -> None:
 
 def test_a_sentence_draws_the_same_in_any_batch() -> None:
     settings = SearchSettings(beam=4, n_best=4)
-    few, many = sample(model, 2, settings), sample(model, 6, settings)
+    few = sample(model, 2, settings)
+    many = sample(model, 6, settings)
     assert [[o.tokens for o in s] for s in few] == [[o.tokens for o in s] for s in many[:2]]
 
 
@@ -95,7 +100,11 @@ def test_lengths_hold_and_what_cannot_go_on_is_dropped() -> None:
         return torch.tensor([0.0, 0, 1e-9, 0, 0.5, 0.5]).log().repeat(*frontier.tokens.shape[:2], 1)
 
     found = sample(endless, 3, SearchSettings(beam=2, n_best=2, max_len=6))
-    assert all(len(one.tokens) == 7 and one.tokens[-1] == EOS for sentence in found for one in sentence)
+    assert all(
+        len(token.tokens) == 7 and token.tokens[-1] == EOS
+        for sentence in found
+        for token in sentence
+    )
     cut = sample(endless, 1, SearchSettings(beam=1, max_len=6, stop="hf"))[0][0]
     assert (len(cut.tokens), cut.ended) == (6, False)
     assert sample(lambda f: torch.full((*f.tokens.shape[:2], 6), -torch.inf), 2) == [[], []]
@@ -105,11 +114,22 @@ def test_lengths_hold_and_what_cannot_go_on_is_dropped() -> None:
 def test_the_ends_of_the_unit_interval_draw_possible_tokens() -> None:
     log_probs = torch.tensor([[0.0, 0.5, 0.5, 0.0]]).log()
     for uniform in (0.0, 0.999999999):
-        assert int(draw(log_probs, torch.tensor([uniform], dtype=torch.float64), Sampling())) in (1, 2)
+        assert int(draw(log_probs, torch.tensor([uniform], dtype=torch.float64), Sampling())) in (
+            1,
+            2,
+        )
 
 
 @pytest.mark.parametrize(
-    "options", [{"top_k": -1}, {"min_p": 1.5}, {"min_p": -0.1}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": 2.5}]
+    "options",
+    [
+        {"top_k": -1},
+        {"min_p": 1.5},
+        {"min_p": -0.1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": 2.5},
+    ],
 )
 def test_cuts_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(options))):

@@ -25,7 +25,9 @@ from sonde.generate.settings import SearchSettings
         ({"no_repeat_ngram": -1}, "no_repeat_ngram is -1"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named_with_its_value(options: dict[str, Any], message: str) -> None:
+def test_a_setting_that_cannot_work_is_named_with_its_value(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingError, match=message):
         SearchSettings(**options)
 

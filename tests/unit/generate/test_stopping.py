@@ -23,7 +23,7 @@ def test_a_pool_keeps_the_best_and_ranks_them() -> None:
     pool = Pool(2)
     for score in (-3.0, -1.0, -2.0):
         pool.add(hypothesis(score))
-    assert [one.score for one in pool.ranked] == [-1.0, -2.0]
+    assert [entry.score for entry in pool.ranked] == [-1.0, -2.0]
     assert not pool.would_take(-2.0)
     assert pool.would_take(-1.9)
 
@@ -32,13 +32,15 @@ def test_a_first_come_pool_keeps_the_first() -> None:
     pool = Pool(2, first_come=True)
     for score in (-3.0, -2.0):
         pool.add(hypothesis(score))
-    assert [one.score for one in pool.ranked] == [-2.0, -3.0]
+    assert [entry.score for entry in pool.ranked] == [-2.0, -3.0]
     assert not pool.would_take(-1.0)
 
 
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("unk_penalty", [-0.7, 0.0, 0.7])
-def test_no_continuation_is_better_than_the_bound(length_penalty: float, unk_penalty: float) -> None:
+def test_no_continuation_is_better_than_the_bound(
+    length_penalty: float, unk_penalty: float
+) -> None:
     settings = SearchSettings(length_penalty=length_penalty, unk_penalty=unk_penalty)
     bound = best_reachable(-2.0, 3, 8, settings)
     for length in range(4, 10):
@@ -66,7 +68,8 @@ def test_fairseq_stops_when_the_pool_is_full_and_hf_compares_at_the_present_leng
 
 @pytest.mark.parametrize(("stop", "limit"), [("exact", 10), ("fairseq", 10), ("hf", 9)])
 def test_the_largest_length_and_death_end_everything(stop: str, limit: int) -> None:
-    settings = SearchSettings(beam=2, stop=stop)  # type: ignore[arg-type]  # a literal, from a parameter
+    # a literal, from a parameter
+    settings = SearchSettings(beam=2, stop=stop)  # type: ignore[arg-type]
     empty = Pool(2)
     assert is_finished(empty, -0.1, limit, 9, settings)
     assert not is_finished(empty, -0.1, limit - 1, 9, settings)

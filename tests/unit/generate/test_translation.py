@@ -14,7 +14,8 @@ from sonde.generate.translation import as_sequence_model, in_batches, score, tra
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 
-EOS, LETTERS = 2, "abcdefghijklmnop"
+EOS = 2
+LETTERS = "abcdefghijklmnop"
 
 
 class Letters:
@@ -63,14 +64,20 @@ class Copier:
 def make_transformer(encoder_layers: int) -> Transformer:
     torch.manual_seed(3)
     sizes = TransformerSettings(
-        vocab_size=20, model_dim=16, num_heads=2, ffn_dim=32, encoder_layers=encoder_layers, decoder_layers=2
+        vocab_size=20,
+        model_dim=16,
+        num_heads=2,
+        ffn_dim=32,
+        encoder_layers=encoder_layers,
+        decoder_layers=2,
     )
     return Transformer(sizes)
 
 
 def test_results_come_back_in_input_order_whatever_the_batches() -> None:
     texts = ["abc", "", "hgfedcba", "p", "ponm", "ab"]
-    model, seen = Copier(), list[int]()
+    model = Copier()
+    seen = list[int]()
     results = translate(model, TOKENIZER, texts, batch_tokens=10, on_progress=seen.append)
     assert [result.text for result in results] == texts
     assert len(model.batches) > 1
@@ -92,7 +99,9 @@ def test_given_pairs_get_the_probabilities_of_fairseqs_scorer_test() -> None:
     probabilities = [[0.6, 0.7, 0.5, 0.9], [0.6, 0.8, 0.15], [0.3, 0.7]]
     pairs = [("abc", "abc"), ("ab", "ba"), ("a", "b")]
     found = score(Copier(probabilities), TOKENIZER, pairs)
-    assert [[round(math.exp(value), 4) for value in one.token_scores] for one in found] == probabilities
+    assert [
+        [round(math.exp(value), 4) for value in one.token_scores] for one in found
+    ] == probabilities
     assert found[2].tokens == [5, EOS]
     assert math.isclose(found[2].score, math.log(0.3 * 0.7), rel_tol=1e-6)
 
@@ -108,7 +117,10 @@ def test_a_transformer_scores_its_own_translations_as_it_found_them(encoder_laye
         _, hypothesis = result.n_best[0]
         assert scored.tokens == hypothesis.tokens
         torch.testing.assert_close(
-            torch.tensor(scored.token_scores), torch.tensor(hypothesis.token_scores), atol=1e-4, rtol=1e-4
+            torch.tensor(scored.token_scores),
+            torch.tensor(hypothesis.token_scores),
+            atol=1e-4,
+            rtol=1e-4,
         )
 
 
@@ -119,14 +131,18 @@ def test_a_transformer_finds_the_same_alone_and_in_a_batch(encoder_layers: int) 
     chosen = SearchSettings(beam=4, n_best=2, max_len_ratio=1.0, max_len=3)
     together = translate(model, TOKENIZER, texts, chosen)
     alone = [translate(model, TOKENIZER, [text], chosen)[0] for text in texts]
-    assert [[text for text, _ in one.n_best] for one in together] == [[text for text, _ in one.n_best] for one in alone]
+    assert [[text for text, _ in one.n_best] for one in together] == [
+        [text for text, _ in one.n_best] for one in alone
+    ]
 
 
 def test_attention_of_a_transformer_spans_its_source() -> None:
     from sonde.generate.sequence_model import TransformerModel
 
     model = TransformerModel(make_transformer(2), with_attention=True)
-    _, hypothesis = translate(model, TOKENIZER, ["abcd"], SearchSettings(beam=2, max_len=5))[0].n_best[0]
+    _, hypothesis = translate(model, TOKENIZER, ["abcd"], SearchSettings(beam=2, max_len=5))[
+        0
+    ].n_best[0]
     assert hypothesis.attention is not None
     assert hypothesis.attention.shape == (len(hypothesis.tokens), 5)
     torch.testing.assert_close(hypothesis.attention.sum(-1), torch.ones(len(hypothesis.tokens)))

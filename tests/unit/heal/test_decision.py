@@ -1,4 +1,6 @@
-"""From verdicts to acts: what is blamed decides, the budget holds, and what came back is not believed a second time."""
+"""From verdicts to acts: what is blamed decides, the budget holds, and what came back is not
+believed a second time.
+"""
 
 import math
 from dataclasses import replace
@@ -9,16 +11,23 @@ import pytest
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Suspect, Verdict
-from sonde.heal.decision import Act, Call, Heal, Scene, back_before, decide
+from sonde.heal.decision import Act, Call, Heal, Situation, back_before, decide
 
 CALL = Call(kind="spike", step=132, first_step=120, value=9.0, baseline=3.0)
-SCENE = Scene(checkpoint=110, rate=0.01, bad_rate=0.01, batch=SkipList({"train": [1, 2, 3, 4]}))
+SCENE = Situation(checkpoint=110, rate=0.01, bad_rate=0.01, batch=SkipList({"train": [1, 2, 3, 4]}))
 HEAL = Heal(max_times=2)
 
 
-def verdict(blames: str, *, samples: tuple[int, ...] = (), cause: str = "garbled_text", **others: Any) -> Verdict:
-    suspects = tuple(Suspect(dataset="train", sample=one) for one in samples)
-    values: dict[str, Any] = {"cause": cause, "title": "It is so.", "confidence": 0.9, "advice": ("Do it.",)}
+def verdict(
+    blames: str, *, samples: tuple[int, ...] = (), cause: str = "garbled_text", **others: Any
+) -> Verdict:
+    suspects = tuple(Suspect(dataset="train", sample=sample) for sample in samples)
+    values: dict[str, Any] = {
+        "cause": cause,
+        "title": "It is so.",
+        "confidence": 0.9,
+        "advice": ("Do it.",),
+    }
     first = Cause(**values | {"blames": blames, "suspects": suspects} | others)
     return Verdict(run_id="r", step=120, causes=(first,), seconds=3.0)
 
@@ -26,7 +35,12 @@ def verdict(blames: str, *, samples: tuple[int, ...] = (), cause: str = "garbled
 def test_blamed_samples_are_skipped_and_nothing_else() -> None:
     act = decide(verdict("samples", samples=(2,)), CALL, SCENE, (), HEAL)
     assert (act.kind, dict(act.skip), act.checkpoint) == ("skip samples", {"train": [2]}, 110)
-    assert (act.num_skipped, act.num_repeated, act.cause, act.seconds) == (1, 22, "garbled_text", 3.0)
+    assert (act.num_skipped, act.num_repeated, act.cause, act.seconds) == (
+        1,
+        22,
+        "garbled_text",
+        3.0,
+    )
 
 
 @pytest.mark.parametrize("blames", ["tensor", "machine"])
@@ -55,7 +69,10 @@ def test_what_comes_again_in_the_same_place_goes_back_further() -> None:
 def test_another_event_later_is_not_the_same_one() -> None:
     first = decide(verdict("machine"), CALL, SCENE, (), HEAL)
     later = replace(CALL, first_step=500, step=512)
-    assert decide(verdict("machine"), later, SCENE._replace(checkpoint=490), [first], HEAL).kind == "go back"
+    assert (
+        decide(verdict("machine"), later, SCENE._replace(checkpoint=490), [first], HEAL).kind
+        == "go back"
+    )
 
 
 def test_samples_that_are_left_out_already_are_not_blamed_twice() -> None:
@@ -93,10 +110,16 @@ def test_a_rate_is_halved_for_some_updates_where_that_is_allowed() -> None:
     act = decide(verdict("setting", cause="learning_rate", setting="lr"), CALL, SCENE, (), heal)
     assert (act.kind, act.rate, act.rate_until) == ("lower rate", 0.005, 160)
     jumped = decide(
-        verdict("setting", cause="changed_settings", setting="lr"), CALL, SCENE._replace(bad_rate=0.3), (), heal
+        verdict("setting", cause="changed_settings", setting="lr"),
+        CALL,
+        SCENE._replace(bad_rate=0.3),
+        (),
+        heal,
     )
     assert jumped.rate == 0.01
-    dropout = decide(verdict("setting", cause="changed_settings", setting="dropout"), CALL, SCENE, (), heal)
+    dropout = decide(
+        verdict("setting", cause="changed_settings", setting="dropout"), CALL, SCENE, (), heal
+    )
     assert dropout.kind == "stop"
 
 
@@ -106,7 +129,7 @@ def test_the_budget_holds_whatever_the_verdict_says() -> None:
     for heal, spent in (
         (HEAL, "2 times"),
         (Heal(max_times=9, max_skipped=2), "2 samples"),
-        (Heal(max_times=9, max_repeated=50), "50 updates"),
+        (Heal(max_times=9, max_repeated=50), "50 steps"),
     ):
         act = decide(blamed, CALL, SCENE, past, heal)
         assert (act.kind, spent in act.why, act.skip) == ("stop", True, {})

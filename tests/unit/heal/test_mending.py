@@ -1,4 +1,6 @@
-"""Mending that is cut off anywhere is completed by the next start: with the same result, and nothing done twice."""
+"""Mending that is cut off anywhere is completed by the next start: with the same result, and
+nothing done twice.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,7 +16,7 @@ from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError
 from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import Heal, read_history
-from sonde.heal.supervisor import WayOn, mend, train_healing
+from sonde.heal.supervisor import Continuation, mend, train_healing
 from sonde.records.layout import RunLayout
 
 pytestmark = pytest.mark.slow
@@ -33,7 +35,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BadRun:
     return bad
 
 
-def outcome(run: Path, way: WayOn) -> Any:
+def outcome(run: Path, way: Continuation) -> Any:
     (act,) = read_history(run).acts
     states = CheckpointFolder(RunLayout(run).checkpoints).steps()
     skipped = read_skip_list(RunLayout(run).skip_list).samples("train").tolist()
@@ -61,7 +63,9 @@ def test_a_kill_at_any_disk_call_of_mending_is_completed_by_the_next_start(calle
                     mend(run, Heal(max_times=1, diagnose=called.blame))
 
             assert run_in_child(cut_off) == KILLED
-            assert outcome(run, mend(run, Heal(max_times=1, diagnose=called.blame))) == expected, position
+            assert outcome(run, mend(run, Heal(max_times=1, diagnose=called.blame))) == expected, (
+                position
+            )
             shutil.rmtree(run)
 
 
@@ -72,7 +76,9 @@ def test_mending_twice_does_nothing_the_second_time(called: BadRun) -> None:
     assert sorted(path.name for path in called.directory.rglob("*")) == before
 
 
-def test_a_decision_that_cannot_be_written_is_not_carried_out(called: BadRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_cannot_be_written_is_not_carried_out(
+    called: BadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.records.append.RecordFile.append", lambda *_: False)
     with pytest.raises(RunError, match="cannot be mended"):
         mend(called.directory, Heal(max_times=1, diagnose=called.blame))

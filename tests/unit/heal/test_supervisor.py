@@ -17,7 +17,7 @@ from sonde.data.loader import TokenLoader
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.forensics.verdict import Cause, Verdict
-from sonde.heal.decision import Heal, read_history, told
+from sonde.heal.decision import Heal, describe, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
@@ -34,7 +34,10 @@ pytestmark = pytest.mark.slow
 
 
 def verdict_of(
-    blames: str, cause: str = "corrupted_weights", setting: str | None = None, bad: int | None = None
+    blames: str,
+    cause: str = "corrupted_weights",
+    setting: str | None = None,
+    bad: int | None = None,
 ) -> Verdict:
     first = Cause(
         cause=cause,
@@ -62,18 +65,26 @@ def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(
     bad: BadRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reason = train_healing(bad.settings, bad.directory, Heal(max_times=3, diagnose=bad.blame))
-    assert reason == f"max_updates: {NUM_UPDATES} updates were made"
+    assert reason == f"max_updates: {NUM_UPDATES} steps were made"
     assert final_state(bad.directory) == final_state(bad.by_hand())
     (act,) = read_history(bad.directory).acts
     assert (act.kind, act.checkpoint, act.call.first_step) == ("skip samples", CHECKPOINT, BAD_STEP)
     assert len(read_skip_list(RunLayout(bad.directory).skip_list)) == 1
     assert all(math.isfinite(one.loss) for one in read_steps(bad.directory).by_number.values())
-    assert told(bad.directory)[0][0] == f"Update {BAD_STEP}: the loss was not finite."
-    assert "1 sample left out, 1 update made again" in told(bad.directory)[-1][0]
+    assert describe(bad.directory)[0][0] == f"Step {BAD_STEP}: the loss was not finite."
+    assert "1 sample left out, 1 step made again" in describe(bad.directory)[-1][0]
     assert sonde(["show", str(bad.directory)]) == 0
-    shown = [capsys.readouterr().out, render_markdown(gather(bad.directory)), render_html(gather(bad.directory))]
-    for words in ("the loss was not finite.", "It is garbled.", "Back to the state after update 16"):
-        assert all(words in one for one in shown), words
+    shown = [
+        capsys.readouterr().out,
+        render_markdown(gather(bad.directory)),
+        render_html(gather(bad.directory)),
+    ]
+    for words in (
+        "the loss was not finite.",
+        "It is garbled.",
+        "Back to the state after step 16",
+    ):
+        assert all(words in shown_ for shown_ in shown), words
 
 
 def test_a_run_that_nothing_happens_to_is_the_one_without_healing(bad: BadRun) -> None:
@@ -82,13 +93,17 @@ def test_a_run_that_nothing_happens_to_is_the_one_without_healing(bad: BadRun) -
     train_run(settings, bad.folder / "plain")
     assert final_state(bad.directory) == final_state(bad.folder / "plain")
     assert read_history(bad.directory).acts == ()
-    assert told(bad.directory) == []
+    assert describe(bad.directory) == []
 
 
-def test_what_comes_back_after_going_back_costs_the_batch_and_then_the_run_ends_well(bad: BadRun) -> None:
-    train_healing(bad.settings, bad.directory, Heal(max_times=3, diagnose=lambda *_: verdict_of("machine")))
+def test_what_comes_back_after_going_back_costs_the_batch_and_then_the_run_ends_well(
+    bad: BadRun,
+) -> None:
+    train_healing(
+        bad.settings, bad.directory, Heal(max_times=3, diagnose=lambda *_: verdict_of("machine"))
+    )
     acts = read_history(bad.directory).acts
-    assert [one.kind for one in acts] == ["go back", "skip batch"]
+    assert [act.kind for act in acts] == ["go back", "skip batch"]
     assert bad.bad in acts[1].skip["train"]
     assert final_state(bad.directory) == final_state(bad.by_hand(list(acts[1].skip["train"])))
 
@@ -100,13 +115,17 @@ def test_the_budget_ends_the_run_and_counts_over_restarts(bad: BadRun) -> None:
     for _ in range(2):
         reason = train_healing(bad.settings, bad.directory, Heal(max_times=1, diagnose=unknown))
         assert reason == "healing ended: the budget of 1 times is spent"
-    assert [one.kind for one in read_history(bad.directory).acts] == ["go back", "stop", "stop"]
+    assert [act.kind for act in read_history(bad.directory).acts] == ["go back", "stop", "stop"]
     assert read_manifest(bad.directory).status == "stopped"
 
 
-def test_a_setting_ends_the_run_with_the_advice(bad: BadRun, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_ends_the_run_with_the_advice(
+    bad: BadRun, caplog: pytest.LogCaptureFixture
+) -> None:
     found = verdict_of("setting", "learning_rate", "lr")
-    reason = train_healing(bad.settings, bad.directory, Heal(max_times=3, diagnose=lambda *_: found))
+    reason = train_healing(
+        bad.settings, bad.directory, Heal(max_times=3, diagnose=lambda *_: found)
+    )
     assert reason.startswith("healing ended: the verdict blames lr")
     assert "Do it." in caplog.text
 
@@ -123,7 +142,10 @@ def test_a_rate_that_may_be_halved_is_and_the_run_is_the_one_with_that_setting(
 
     train_healing(healed, bad.directory, Heal(max_times=3, halve_rate=6, diagnose=diagnose))
     acts = read_history(bad.directory).acts
-    assert [(one.kind, one.checkpoint) for one in acts] == [("lower rate", 12), ("skip samples", CHECKPOINT)]
+    assert [(act.kind, act.checkpoint) for act in acts] == [
+        ("lower rate", 12),
+        ("skip samples", CHECKPOINT),
+    ]
     rates = [one.lr for one in read_steps(bad.directory).by_number.values()]
     assert acts[0].rate == healed.learning_rate.rate(BAD_STEP - 1) / 2
     assert rates[12:18] == [acts[0].rate] * 6
@@ -132,7 +154,11 @@ def test_a_rate_that_may_be_halved_is_and_the_run_is_the_one_with_that_setting(
 
 
 def test_going_back_to_the_beginning_starts_over(bad: BadRun) -> None:
-    train_healing(replace(bad.settings, save_every_updates=None), bad.directory, Heal(max_times=2, diagnose=bad.blame))
+    train_healing(
+        replace(bad.settings, save_every_updates=None),
+        bad.directory,
+        Heal(max_times=2, diagnose=bad.blame),
+    )
     (act,) = read_history(bad.directory).acts
     assert (act.checkpoint, act.num_repeated) == (0, BAD_STEP)
     assert CheckpointFolder(RunLayout(bad.directory).checkpoints).steps() == [NUM_UPDATES]
@@ -143,8 +169,10 @@ def test_a_dry_run_trains_on_and_says_what_it_would_have_done(bad: BadRun) -> No
     train_run(bad.settings, bad.folder / "plain")
     assert final_state(bad.directory) == final_state(bad.folder / "plain")
     history = read_history(bad.directory)
-    assert (history.acts, [one.kind for one in history.would]) == ((), ["skip samples"])
-    assert told(bad.directory)[0][2].startswith("Would have been done: Back to the state after update 16")
+    assert (history.acts, [act.kind for act in history.would]) == ((), ["skip samples"])
+    assert describe(bad.directory)[0][2].startswith(
+        "Would have been done: Back to the state after step 16"
+    )
 
 
 def test_a_start_in_between_makes_an_open_call_void(bad: BadRun) -> None:
@@ -169,12 +197,28 @@ def _interrupted(run: Path, step: int) -> Verdict:
 
 def test_flags_of_healing_need_healing(capsys: pytest.CaptureFixture[str], bad: BadRun) -> None:
     data = str(bad.settings.data)
-    assert sonde(["train", data, "--run", str(bad.directory), "--max-updates", "1", "--heal-patience", "3"]) != 0
+    assert (
+        sonde(
+            [
+                "train",
+                data,
+                "--run",
+                str(bad.directory),
+                "--max-updates",
+                "1",
+                "--heal-patience",
+                "3",
+            ]
+        )
+        != 0
+    )
     assert "--heal N" in capsys.readouterr().err
 
 
 def test_the_command_diagnoses_in_a_process_of_its_own(bad: BadRun) -> None:
-    """Here the fault is one of this very process, so the diagnosis says: not reproduced, the machine. It comes back, and costs the batch."""
+    """Here the fault is one of this very process, so the diagnosis says: not reproduced, the
+    machine. It comes back, and costs the batch.
+    """
     words = ["train", bad.settings.data, "--run", str(bad.directory), "--heal", "3"]
     for name in (
         "max_updates",
@@ -190,7 +234,7 @@ def test_the_command_diagnoses_in_a_process_of_its_own(bad: BadRun) -> None:
     words += ["--max-tokens", "none", "--encoder-layers", "1", "--decoder-layers", "1"]
     assert sonde(words) == 0
     acts = read_history(bad.directory).acts
-    assert [one.kind for one in acts] == ["go back", "skip batch"]
+    assert [act.kind for act in acts] == ["go back", "skip batch"]
     assert acts[0].cause == "not_reproduced"
     assert json.loads((bad.directory / "run.json").read_text())["status"] == "finished"
 
@@ -198,7 +242,7 @@ def test_the_command_diagnoses_in_a_process_of_its_own(bad: BadRun) -> None:
 def train_in_place(bad: BadRun, heal: Heal, **others: Any) -> str:
     """As a script of one's own does it: one run, one trainer, and the trainer is told to heal."""
     pieces = build(replace(bad.settings, **others))
-    with Run(bad.directory, settings=bad.settings.as_saved(), recipe=None) as run:
+    with Run(bad.directory, config=bad.settings.as_saved(), recipe=None) as run:
         trainer = Trainer(
             pieces.task,
             pieces.data,
@@ -214,7 +258,7 @@ def train_in_place(bad: BadRun, heal: Heal, **others: Any) -> str:
 
 def test_a_trainer_that_heals_is_the_run_mended_by_hand(bad: BadRun) -> None:
     reason = train_in_place(bad, Heal(max_times=3, diagnose=bad.blame))
-    assert reason == f"max_updates: {NUM_UPDATES} updates were made"
+    assert reason == f"max_updates: {NUM_UPDATES} steps were made"
     (act,) = read_history(bad.directory).acts
     assert (act.kind, act.checkpoint, act.call.first_step) == ("skip samples", CHECKPOINT, BAD_STEP)
     assert final_state(bad.directory) == final_state(bad.by_hand())
@@ -240,18 +284,20 @@ def test_a_trainer_killed_in_the_diagnosis_completes_it_at_the_next_start(bad: B
     with pytest.raises(KeyboardInterrupt):
         train_in_place(bad, Heal(max_times=1, diagnose=_interrupted))
     train_in_place(bad, Heal(max_times=1, diagnose=bad.blame))
-    assert [one.kind for one in read_history(bad.directory).acts] == ["skip samples"]
+    assert [act.kind for act in read_history(bad.directory).acts] == ["skip samples"]
     assert final_state(bad.directory) == final_state(bad.by_hand())
 
 
 def test_a_trainer_halves_its_rate(bad: BadRun) -> None:
     found = verdict_of("setting", "learning_rate", "lr", bad=13)
     verdicts = iter([found])
-    heal = Heal(max_times=3, halve_rate=6, diagnose=lambda run, step: next(verdicts, bad.blame(run, step)))
+    heal = Heal(
+        max_times=3, halve_rate=6, diagnose=lambda run, step: next(verdicts, bad.blame(run, step))
+    )
     train_in_place(bad, heal)
     acts = read_history(bad.directory).acts
     rates = [one.lr for one in read_steps(bad.directory).by_number.values()]
-    assert [one.kind for one in acts] == ["lower rate", "skip samples"]
+    assert [act.kind for act in acts] == ["lower rate", "skip samples"]
     assert rates[12:18] == [acts[0].rate] * 6
 
 
@@ -260,20 +306,35 @@ def test_data_that_cannot_leave_samples_out_ends_the_run_when_it_would_have_to(
 ) -> None:
     monkeypatch.delattr(TokenLoader, "leave_out")
     reason = train_in_place(bad, Heal(max_times=3, diagnose=bad.blame))
-    assert reason == "healing ended: the verdict blames these samples, and this data cannot leave them out"
+    assert (
+        reason
+        == "healing ended: the verdict blames these samples, and this data cannot leave them out"
+    )
 
 
 def test_a_trainer_diagnoses_beside_itself_while_its_run_is_open(bad: BadRun) -> None:
     train_in_place(bad, Heal(max_times=3))
     acts = read_history(bad.directory).acts
-    assert [(one.kind, one.cause) for one in acts] == [("go back", "not_reproduced"), ("skip batch", "not_reproduced")]
+    assert [(act.kind, act.cause) for act in acts] == [
+        ("go back", "not_reproduced"),
+        ("skip batch", "not_reproduced"),
+    ]
 
 
 def test_a_trainer_without_a_run_cannot_heal(bad: BadRun) -> None:
     pieces = build(bad.settings)
     with pytest.raises(SettingError, match="heal needs a run"):
-        Trainer(pieces.task, pieces.data, pieces.optimizer, schedule=pieces.schedule, heal=Heal(max_times=1))
-    with Run(bad.directory) as run, pytest.raises(SettingError, match="halve_rate needs a Schedule, not a function"):
+        Trainer(
+            pieces.task,
+            pieces.data,
+            pieces.optimizer,
+            schedule=pieces.schedule,
+            heal=Heal(max_times=1),
+        )
+    with (
+        Run(bad.directory) as run,
+        pytest.raises(SettingError, match="halve_rate needs a Schedule, not a function"),
+    ):
         Trainer(
             *(pieces.task, pieces.data, pieces.optimizer),
             schedule=lambda _: 0.1,

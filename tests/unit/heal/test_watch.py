@@ -1,15 +1,17 @@
-"""Which events pass by themselves: the watch waits, and calls for those that stay and for what is not finite."""
+"""Which events pass by themselves: the watch waits, and calls for those that stay and for what is
+not finite.
+"""
 
 import math
 import random
 
 from sonde.callbacks.base import Context
 from sonde.heal.decision import Call, Heal
-from sonde.heal.supervisor import HealWatch
+from sonde.heal.supervisor import HealCallback
 
 
 def calls(losses: list[float], patience: int = 12) -> list[Call]:
-    watch = HealWatch(Heal(max_times=1, patience=patience))
+    watch = HealCallback(Heal(max_times=1, patience=patience))
     found = [watch.judge(step, loss) for step, loss in enumerate(losses, 1)]
     return [one for one in found if one is not None]
 
@@ -34,10 +36,12 @@ def test_a_loss_that_comes_back_and_leaves_again_is_called() -> None:
     assert calls([*calm(100), *[9.0] * 5, *calm(5), *[9.0] * 10])[0].first_step == 101
 
 
-def test_a_loss_that_comes_back_half_of_the_way_is_called_though_no_single_update_is_an_event_any_more() -> None:
-    lasting = [one + 0.07 for one in calm(30)]
+def test_a_loss_that_comes_back_half_of_the_way_is_called_though_no_update_is_an_event_now() -> (
+    None
+):
+    lasting = [step + 0.07 for step in calm(30)]
     assert calls([*calm(100), 9.0, 9.0, *lasting])[0].step == 113
-    assert calls([*calm(100), 9.0, 9.0, *[one + 0.02 for one in calm(30)]]) == []
+    assert calls([*calm(100), 9.0, 9.0, *[step + 0.02 for step in calm(30)]]) == []
 
 
 def test_a_loss_that_is_not_finite_is_called_at_once() -> None:
@@ -52,14 +56,17 @@ def test_the_first_update_may_be_bad() -> None:
     assert calls([math.nan])[0].first_step == 1
 
 
-def show(watch: HealWatch, context: Context, step: int, loss: float, weight: float = 10.0) -> None:
+def show(
+    watch: HealCallback, context: Context, step: int, loss: float, weight: float = 10.0
+) -> None:
     context.show(step=step, tensors={"loss": loss}, weight=weight)
     watch.on_step_end(context)
 
 
 def test_a_call_gives_the_state_up_and_a_dry_run_does_not() -> None:
     for dry_run in (False, True):
-        watch, context = HealWatch(Heal(max_times=1, dry_run=dry_run)), Context()
+        watch = HealCallback(Heal(max_times=1, dry_run=dry_run))
+        context = Context()
         for step in range(1, 4):
             show(watch, context, step, math.nan)
         assert len(watch.calls) == 1
@@ -67,13 +74,15 @@ def test_a_call_gives_the_state_up_and_a_dry_run_does_not() -> None:
 
 
 def test_an_update_without_tokens_is_no_event() -> None:
-    watch, context = HealWatch(Heal(max_times=1)), Context()
+    watch = HealCallback(Heal(max_times=1))
+    context = Context()
     show(watch, context, 1, math.nan, weight=0.0)
     assert watch.calls == []
 
 
 def test_checkpoints_are_distrusted_while_an_event_is_open() -> None:
-    watch, context = HealWatch(Heal(max_times=1)), Context()
+    watch = HealCallback(Heal(max_times=1))
+    context = Context()
     for step, loss in enumerate([*calm(100), 9.0], 1):
         show(watch, context, step, loss)
     assert context.distrusted == "the loss is unusual since step 101"
@@ -85,7 +94,8 @@ def test_checkpoints_are_distrusted_while_an_event_is_open() -> None:
 def test_a_resume_in_the_middle_of_the_wait_calls_at_the_same_update() -> None:
     losses = [*calm(100), *[9.0] * 20]
     for cut in (99, 101, 105, 108):
-        one, other = HealWatch(Heal(max_times=1)), HealWatch(Heal(max_times=1))
+        one = HealCallback(Heal(max_times=1))
+        other = HealCallback(Heal(max_times=1))
         for step, loss in enumerate(losses[:cut], 1):
             one.judge(step, loss)
         other.load_state_dict(one.state_dict())

@@ -1,4 +1,4 @@
-"""The tracker for Accelerate, and the flight recorder in its loop."""
+"""The tracker for Accelerate, and the recorder in its loop."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import torch
 from example_road import command_of, start
 
 from sonde.cli.main import run as sonde
-from sonde.flight.recorder import FlightRecorder
 from sonde.forensics.verdict import read_verdict
+from sonde.recorder.recorder import Recorder
 from sonde.records.journal import read_steps
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
@@ -26,10 +26,10 @@ def test_what_accelerate_logs_and_the_updates_of_its_loop_are_in_the_run(tmp_pat
         accelerator.init_trackers("mine", config={"lr": 0.1})
         model = torch.nn.Linear(2, 1)
         model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
-        flight = FlightRecorder(run, model, optimizer)
+        recorder = Recorder(run, model, optimizer)
 
         def train_step(batch: torch.Tensor) -> torch.Tensor:
-            loss: torch.Tensor = flight.loss(model(batch).mean())
+            loss: torch.Tensor = recorder.loss(model(batch).mean())
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -37,13 +37,15 @@ def test_what_accelerate_logs_and_the_updates_of_its_loop_are_in_the_run(tmp_pat
             return loss
 
         for _ in range(3):
-            flight.step(train_step, torch.ones(4, 2))
+            recorder.step(train_step, torch.ones(4, 2))
         accelerator.log({"accuracy": 0.5}, step=3)
         accelerator.end_training()
     steps = read_steps(tmp_path / "run").by_number
     assert sorted(steps) == [1, 2, 3]
     assert steps[1].grad_norm is not None
-    logged = [one["data"] for one in read_records(RunLayout(tmp_path / "run").record_file(LOG, 0))]
+    logged = [
+        record["data"] for record in read_records(RunLayout(tmp_path / "run").record_file(LOG, 0))
+    ]
     assert {"accuracy": 0.5} in logged
 
 
@@ -54,24 +56,26 @@ def test_training_with_accelerate_is_the_same_with_and_without_the_recorder(tmp_
     def trained(directory: Path | None) -> list[torch.Tensor]:
         torch.manual_seed(1)
         accelerator = Accelerator(cpu=True)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        )
         model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
         run = None if directory is None else Run(directory)
-        flight = None if run is None else FlightRecorder(run, model, optimizer)
+        recorder = None if run is None else Recorder(run, model, optimizer)
 
         def train_step(batch: torch.Tensor) -> None:
             loss: torch.Tensor = model(batch).square().mean()
-            accelerator.backward(loss if flight is None else flight.loss(loss))
+            accelerator.backward(loss if recorder is None else recorder.loss(loss))
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
 
         for step in range(20):
             batch = torch.full((4, 4), 1.0 + step)
-            train_step(batch) if flight is None else flight.step(train_step, batch)
+            train_step(batch) if recorder is None else recorder.step(train_step, batch)
         if run is not None:
             run.close()
-        return [one.detach() for one in model.parameters()]
+        return [parameter.detach() for parameter in model.parameters()]
 
     watched = trained(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(watched, trained(None), strict=True))
@@ -83,12 +87,14 @@ def test_training_with_accelerate_is_the_same_with_and_without_the_recorder(tmp_
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_the_example_goes_the_whole_road_with_accumulation(tmp_path: Path, num_ranks: int) -> None:
     run = tmp_path / "run"
-    command = command_of("accelerate_loop.py", "--directory", run, "--rows", 4 // num_ranks, num_ranks=num_ranks)
+    command = command_of(
+        "accelerate_loop.py", "--directory", run, "--rows", 4 // num_ranks, num_ranks=num_ranks
+    )
     assert "The batch holds garbled text: " in start(command)
     verdicts = [read_verdict(run, step) for step, _ in RunLayout(run).verdicts()]
     found = [one for one in verdicts if one.causes[0].cause == "garbled_text"]
     assert (
-        len({one.sample for verdict in found for one in verdict.causes[0].suspects}) == 1
+        len({suspect.sample for verdict in found for suspect in verdict.causes[0].suspects}) == 1
     )  # by content, in every epoch
     step = found[-1].step
     assert sonde(["diagnose", str(run), "--step", str(step), "--", *command]) == 0

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.flight.settings import FlightSettings
 from sonde.forensics.rollback import newest_of_host
 from sonde.integrations import hosts
 from sonde.run import Run
@@ -14,7 +13,9 @@ from sonde.run import Run
 
 def test_a_version_that_is_too_old_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "version", lambda _: "4.44.2")
-    with pytest.raises(SettingError, match=r"transformers 4\.46 and newer, and 4\.44\.2 is installed"):
+    with pytest.raises(
+        SettingError, match=r"transformers 4\.46 and newer, and 4\.44\.2 is installed"
+    ):
         hosts.require("transformers", "4.46")
     monkeypatch.setattr(hosts, "version", lambda _: "5.0.0rc1")
     hosts.require("transformers", "4.46")
@@ -53,5 +54,5 @@ class _Host(hosts.Hosted):
 
 def test_a_host_that_cannot_go_back_refuses_to_heal(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="only in a loop of your own"):
-        _Host("torch", "1", tmp_path, FlightSettings(on_event="heal"))
-    assert _Host("torch", "1", tmp_path, None).run is None
+        _Host("torch", "1", tmp_path, "heal", None)
+    assert _Host("torch", "1", tmp_path, "record", None).run is None

@@ -1,4 +1,6 @@
-"""What other tools have logged, as runs: files that they wrote themselves, and the same files torn and garbled (tests/golden/data/imports)."""
+"""What other tools have logged, as runs: files that they wrote themselves, and the same files torn
+and garbled (tests/golden/data/imports).
+"""
 
 import json
 import math
@@ -10,7 +12,7 @@ import pytest
 from dashboard_server import ask, serving
 
 from sonde.cli.main import run as sonde
-from sonde.integrations.event_logs import masked_crc
+from sonde.curves.event_logs import masked_crc
 from sonde.log.reading import read
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import FINISHED, read_manifest
@@ -56,9 +58,14 @@ def test_event_files_of_tensorboard_become_a_run(tmp_path: Path) -> None:
     assert damage(run) == []
 
 
-def test_an_offline_run_of_wandb_becomes_a_run_over_the_axis_that_its_script_chose(tmp_path: Path) -> None:
+def test_an_offline_run_of_wandb_becomes_a_run_over_the_axis_that_its_script_chose(
+    tmp_path: Path,
+) -> None:
     run = imported("import-wandb", GOLDEN / "run.wandb", tmp_path / "run")
-    assert series(run, "train.loss") == ([10, 20, 30, 40, 50, 70], [*(2 / step for step in range(1, 6)), 0.25])
+    assert series(run, "train.loss") == (
+        [10, 20, 30, 40, 50, 70],
+        [*(2 / step for step in range(1, 6)), 0.25],
+    )
     assert series(run, "nested.whole")[1] == [1, 2, 3, 4, 5]
     assert math.isnan(series(run, "nan")[1][0])
     assert not {"_step", "_timestamp", "text", "nothing"} & set(RunCurves(run).names)
@@ -74,7 +81,10 @@ def test_the_state_of_a_trainer_becomes_a_run(tmp_path: Path) -> None:
         (GOLDEN / "trainer_state.json").read_bytes()
     )
     run = imported("import-trainer-state", tmp_path / "out", tmp_path / "run")
-    assert series(run, "loss") == ([2, 4, 6], [2.188082218170166, 2.187342405319214, 2.186899185180664])
+    assert series(run, "loss") == (
+        [2, 4, 6],
+        [2.188082218170166, 2.187342405319214, 2.186899185180664],
+    )
     assert series(run, "learning_rate")[1][1] == 2.5e-05
     assert read_manifest(run).settings["train_batch_size"] == 8
 
@@ -101,9 +111,14 @@ def test_every_folder_with_event_files_is_a_run_as_tensorboard_has_it(
     content = (GOLDEN / "events.out.tfevents").read_bytes()
     for folder in ("logs", "logs/a", "logs/deep/b", "logs/empty"):
         (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "events.out.tfevents.1.host").write_bytes(b"" if folder == "logs/empty" else content)
+        (tmp_path / folder / "events.out.tfevents.1.host").write_bytes(
+            b"" if folder == "logs/empty" else content
+        )
     imported("import-tensorboard", tmp_path / "logs", tmp_path / "runs")
-    assert sorted(str(one.parent.relative_to(tmp_path / "runs")) for one in tmp_path.glob("runs/**/run.json")) == [
+    assert sorted(
+        str(path.parent.relative_to(tmp_path / "runs"))
+        for path in tmp_path.glob("runs/**/run.json")
+    ) == [
         "a",
         "deep/b",
         "logs",
@@ -126,7 +141,8 @@ def test_files_of_a_training_that_was_resumed_are_read_in_order_and_what_was_mad
 def test_torn_and_garbled_files_are_survived_and_told(
     verb: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content, dice = (GOLDEN / name).read_bytes(), random.Random(1)
+    content = (GOLDEN / name).read_bytes()
+    dice = random.Random(1)
     for number in range(16):
         garbled = bytearray(content[: dice.randrange(len(content))] if number % 2 else content)
         for _ in range(0 if number % 4 == 1 else 5):
@@ -152,7 +168,9 @@ def test_a_torn_event_file_gives_what_stands_before_and_says_where_it_ends(tmp_p
 
 def test_a_number_that_was_altered_is_left_out(tmp_path: Path) -> None:
     content = (GOLDEN / "events.out.tfevents").read_bytes()
-    (tmp_path / "x.tfevents").write_bytes(content.replace(struct.pack("<f", 0.5), struct.pack("<f", 0.25), 3))
+    (tmp_path / "x.tfevents").write_bytes(
+        content.replace(struct.pack("<f", 0.5), struct.pack("<f", 0.25), 3)
+    )
     run = imported("import-tensorboard", tmp_path / "x.tfevents", tmp_path / "run")
     altered = series(run, "train.lr")
     assert set(altered[1]) == {0.5}
@@ -169,7 +187,9 @@ def test_a_damaged_block_of_wandb_costs_what_is_in_it(tmp_path: Path) -> None:
     assert "torn or damaged" in damage(run)[0]
 
 
-def test_a_file_that_wandb_did_not_write_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_wandb_did_not_write_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "x.wandb").write_bytes(b"\xff" * 5000)
     assert sonde(["import-wandb", str(tmp_path / "x.wandb"), "--out", str(tmp_path / "run")]) == 1
     assert "x.wandb does not begin as a file of wandb does" in capsys.readouterr().err
@@ -178,18 +198,34 @@ def test_a_file_that_wandb_did_not_write_is_named(tmp_path: Path, capsys: pytest
 def test_hostile_lengths_and_steps_are_refused_without_reading_them(tmp_path: Path) -> None:
     head = struct.pack("<Q", 1 << 62)
     (tmp_path / "x.tfevents").write_bytes(head + struct.pack("<I", masked_crc(head)) + b"x" * 100)
-    assert sonde(["import-tensorboard", str(tmp_path / "x.tfevents"), "--out", str(tmp_path / "run")]) == 1
-    (tmp_path / "trainer_state.json").write_text(
-        '{"log_history": [{"step": 1e999, "loss": 1}, {"step": 99999999999999999999, "loss": 1}, 7]}'
+    assert (
+        sonde(["import-tensorboard", str(tmp_path / "x.tfevents"), "--out", str(tmp_path / "run")])
+        == 1
     )
-    assert sonde(["import-trainer-state", str(tmp_path / "trainer_state.json"), "--out", str(tmp_path / "run")]) == 1
+    (tmp_path / "trainer_state.json").write_text(
+        '{"log_history": [{"step": 1e999, "loss": 1}, {"step": 99999999999999999999, "loss":'
+        " 1}, 7]}"
+    )
+    assert (
+        sonde(
+            [
+                "import-trainer-state",
+                str(tmp_path / "trainer_state.json"),
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 1
+    )
 
 
-def test_a_directory_that_holds_something_is_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_holds_something_is_not_written_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "precious").touch()
     assert sonde(["import-wandb", str(GOLDEN / "run.wandb"), "--out", str(tmp_path)]) == 1
     assert "is not empty" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["precious"]
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
 def test_nothing_to_import_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,3 +234,33 @@ def test_nothing_to_import_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "there is nothing to import in" in capsys.readouterr().err
     assert sonde(["import-trainer-state", str(tmp_path), "--out", str(tmp_path / "run")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_an_imported_run_has_the_events_of_its_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = [
+        {"loss": 25.0 if step == 1500 else 3.7 + 0.01 * (step % 7), "step": step, "epoch": 1.0}
+        for step in range(10, 3001, 10)
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    run = imported("import-trainer-state", tmp_path / "trainer_state.json", tmp_path / "run")
+    assert ", 1 event" in capsys.readouterr().out
+    assert sonde(["spikes", str(run), "--json"]) == 0
+    (spike,) = json.loads(capsys.readouterr().out)
+    assert (spike["kind"], spike["first_step"], spike["value"], spike["is_over"]) == (
+        "spike",
+        1500,
+        25.0,
+        True,
+    )
+    assert sonde(["spikes", str(run)]) == 0
+    assert "1500" in capsys.readouterr().out
+
+
+def test_any_log_can_be_imported_and_names_in_it_lead_nowhere_else(tmp_path: Path) -> None:
+    rows = [f"{run},{step},{9 - step}" for run in ("../up", "b/c") for step in range(1, 5)]
+    (tmp_path / "table.csv").write_text("\n".join(["run,step,loss", *rows]))
+    imported("import-log", tmp_path / "table.csv", tmp_path / "runs")
+    assert sorted(path.parent.name for path in tmp_path.rglob("run.json")) == ["b-c", "up"]
+    assert series(tmp_path / "runs" / "b-c", "loss") == ([1, 2, 3, 4], [8.0, 7.0, 6.0, 5.0])

@@ -1,4 +1,6 @@
-"""The callback beside the same Trainer of Lightning without it: the same weights, and everything that happened in the run."""
+"""The callback beside the same Trainer of Lightning without it: the same weights, and everything
+that happened in the run.
+"""
 
 import random
 from pathlib import Path
@@ -10,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sonde.flight.settings import FlightSettings
 from sonde.records.journal import read_steps
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
 from sonde.spikes.spike_log import read_spikes
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the import alone takes seconds, and warns
+# the import alone takes seconds, and warns
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 GARBLED = 1500
 
@@ -28,12 +30,19 @@ def rows(num: int) -> list[Tensor]:
     for number in range(num):
         start = dice.randrange(8)
         codes = [(start + at) % 8 for at in range(24)]
-        found.append(torch.tensor([dice.randrange(64) for _ in codes] if number == GARBLED else codes))
+        found.append(
+            torch.tensor([dice.randrange(64) for _ in codes] if number == GARBLED else codes)
+        )
     return found
 
 
 def fit(
-    callbacks: list[Any], *, manual: bool = False, num_rows: int = 320, num_each: int = 8, **given: Any
+    callbacks: list[Any],
+    *,
+    manual: bool = False,
+    num_rows: int = 320,
+    num_each: int = 8,
+    **given: Any,
 ) -> nn.Module:
     from lightning.pytorch import LightningModule, Trainer, seed_everything
 
@@ -53,7 +62,9 @@ def fit(
                 optimizer: Any = self.optimizers()
                 optimizer.zero_grad()
                 self.manual_backward(loss)
-                self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+                self.clip_gradients(
+                    optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm"
+                )
                 optimizer.step()
             return loss
 
@@ -61,11 +72,21 @@ def fit(
             return torch.optim.AdamW(self.parameters(), lr=0.01)
 
     seed_everything(1, verbose=False)
-    settings: dict[str, Any] = {"max_steps": 12, "logger": False, "gradient_clip_val": None if manual else 1.0, **given}
+    settings: dict[str, Any] = {
+        "max_steps": 12,
+        "logger": False,
+        "gradient_clip_val": None if manual else 1.0,
+        **given,
+    }
     trainer = Trainer(
-        accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        log_every_n_steps=4, callbacks=callbacks, **settings,
-    )  # fmt: skip
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        log_every_n_steps=4,
+        callbacks=callbacks,
+        **settings,
+    )
     module = Small()
     data: Any = rows(num_rows)
     trainer.fit(module, DataLoader(data, batch_size=num_each, shuffle=True))
@@ -73,28 +94,36 @@ def fit(
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"accumulate_grad_batches": 2}, {"manual": True}, {"precision": "bf16-mixed"}], ids=str
+    "given",
+    [{}, {"accumulate_grad_batches": 2}, {"manual": True}, {"precision": "bf16-mixed"}],
+    ids=str,
 )
-def test_training_is_the_same_with_and_without_the_callback(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_training_is_the_same_with_and_without_the_callback(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
     from sonde.integrations.lightning import SondeCallback
 
-    watched = fit([SondeCallback(tmp_path / "run", settings=FlightSettings(sample_losses=True))], **given)
+    watched = fit([SondeCallback(tmp_path / "run")], **given)
     alone = fit([], **given)
-    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True)
+    )
     steps = read_steps(tmp_path / "run").by_number
     assert sorted(steps) == list(range(1, 13))
-    assert all(one.grad_norm and one.lr for one in steps.values())
+    assert all(step.grad_norm and step.lr for step in steps.values())
 
 
-def test_one_garbled_row_of_32_is_noticed_by_its_own_loss_and_what_is_logged_goes_into_the_run(tmp_path: Path) -> None:
+def test_one_garbled_row_of_32_is_noticed_by_its_own_loss_and_what_is_logged_goes_into_the_run(
+    tmp_path: Path,
+) -> None:
     from sonde.integrations.lightning import SondeCallback, SondeLogger
 
-    callback = SondeCallback(tmp_path / "run", settings=FlightSettings(sample_losses=True))
+    callback = SondeCallback(tmp_path / "run")
     logger = SondeLogger(tmp_path / "run")
     fit([callback], num_rows=1600, num_each=32, max_steps=100, max_epochs=2, logger=logger)
-    assert GARBLED in [one.sample for one in read_spikes(tmp_path / "run").samples]
+    assert GARBLED in [sample.sample for sample in read_spikes(tmp_path / "run").samples]
     records = list(read_records(RunLayout(tmp_path / "run").record_file(LOG, 0)))
-    assert len([one for one in records if "shown" in one["data"]]) == 25
+    assert len([record for record in records if "shown" in record["data"]]) == 25
     assert callback.run is None
     assert not RunLayout(tmp_path / "run").lock.exists()
 
@@ -104,4 +133,4 @@ def test_the_logger_alone_makes_a_run_of_what_lightning_logs(tmp_path: Path) -> 
 
     fit([], logger=SondeLogger(tmp_path / "run"))
     records = list(read_records(RunLayout(tmp_path / "run").record_file(LOG, 0)))
-    assert [one["step"] for one in records if "shown" in one["data"]] == [3, 7, 11]
+    assert [record["step"] for record in records if "shown" in record["data"]] == [3, 7, 11]

@@ -107,7 +107,9 @@ def test_the_next_log_writes_what_has_arrived(logger: Logger, device: Device) ->
     logger.close()
 
 
-def test_a_short_delay_writes_what_has_arrived_without_another_call(logger: Logger, device: Device) -> None:
+def test_a_short_delay_writes_what_has_arrived_without_another_call(
+    logger: Logger, device: Device
+) -> None:
     logger.log(1, {"loss": on_device(1.0)})
     device.copies[0].arrived.set()
     wait_until(lambda: written(logger) == [(1, {"loss": 1.0})])

@@ -8,14 +8,22 @@ from sonde.log.lines import LogFile, LogRecord, parse_log_line
 
 
 def tcap(data: str) -> LogRecord:
-    line = {"timestamp": "1.5", "datetime": "2026-11-15 19:46:47", "elapsedtime": "5e-06", "type": "LOG"}
-    record = parse_log_line(b"TCAPPDLL " + json.dumps({**line, "step": [0, 1], "data": data}).encode())
+    line = {
+        "timestamp": "1.5",
+        "datetime": "2026-11-15 19:46:47",
+        "elapsedtime": "5e-06",
+        "type": "LOG",
+    }
+    record = parse_log_line(
+        b"TCAPPDLL " + json.dumps({**line, "step": [0, 1], "data": data}).encode()
+    )
     assert isinstance(record, LogRecord)
     return record
 
 
 def test_plain_line() -> None:
-    line = b'{"timestamp":1.5,"elapsedtime":0.5,"datetime":"t","type":"LOG","step":3,"rank":2,"data":{"a":"NaN"}}'
+    times = b'"timestamp":1.5,"elapsedtime":0.5,"datetime":"t"'
+    line = b"{" + times + b',"type":"LOG","step":3,"rank":2,"data":{"a":"NaN"}}'
     record = parse_log_line(line, rank=9)
     assert isinstance(record, LogRecord)
     assert (record.timestamp, record.elapsedtime, record.step, record.rank) == (1.5, 0.5, 3, 2)
@@ -23,7 +31,9 @@ def test_plain_line() -> None:
 
 
 def test_nvidia_line_has_the_rank_of_its_file() -> None:
-    record = parse_log_line(b'DLLL {"timestamp": "1.5", "type": "LOG", "step": [], "data": {"a": NaN}}', rank=4)
+    record = parse_log_line(
+        b'DLLL {"timestamp": "1.5", "type": "LOG", "step": [], "data": {"a": NaN}}', rank=4
+    )
     assert isinstance(record, LogRecord)
     assert (record.timestamp, record.elapsedtime, record.step, record.rank) == (1.5, None, [], 4)
     assert math.isnan(record.data["a"])
@@ -59,11 +69,18 @@ def test_tcap_nan_is_a_number() -> None:
 
 
 def test_tcap_names_are_given_back() -> None:
-    assert tcap("{'QA.loss': '1.0', 'QA.speed': '2', 'QA.other': '3'}").data == {"loss": 1.0, "speed": 2, "QA.other": 3}
+    assert tcap("{'QA.loss': '1.0', 'QA.speed': '2', 'QA.other': '3'}").data == {
+        "loss": 1.0,
+        "speed": 2,
+        "QA.other": 3,
+    }
 
 
 def test_a_text_that_looks_like_a_number_stays_a_text_in_lines_of_others() -> None:
-    line = b'DLLL {"timestamp": "1.5", "type": "LOG", "step": 1, "data": {"a": "NaN", "b": "-Infinity", "c": [NaN, "NaN"]}}'
+    line = (
+        b'DLLL {"timestamp": "1.5", "type": "LOG", "step": 1, "data": {"a": "NaN", "b":'
+        b' "-Infinity", "c": [NaN, "NaN"]}}'
+    )
     record = parse_log_line(line)
     assert isinstance(record, LogRecord)
     assert repr(record.data) == "{'a': 'NaN', 'b': '-Infinity', 'c': [nan, 'NaN']}"
@@ -71,7 +88,14 @@ def test_a_text_that_looks_like_a_number_stays_a_text_in_lines_of_others() -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["[nan, 1.0, -inf]", "{'a': nan, 'b': [inf]}", "(nan,)", "[[1, nan], [2.5, -1]]", "{'banana': 'inf'}"]
+    "text",
+    [
+        "[nan, 1.0, -inf]",
+        "{'a': nan, 'b': [inf]}",
+        "(nan,)",
+        "[[1, nan], [2.5, -1]]",
+        "{'banana': 'inf'}",
+    ],
 )
 def test_lists_and_dicts_with_nan_in_tcap_files_are_read(text: str) -> None:
     (value,) = tcap(repr({"x": text})).data.values()
@@ -95,17 +119,26 @@ def test_names_of_our_own_are_left_alone() -> None:
 
 
 def test_info_line_has_its_rank_and_time() -> None:
-    line = b'INFO {"local_rank": 3, "datetime": "2026-11-15 21:08:01.25+00:00", "type": "INFO", "data": {"lr": 0.1}}'
+    line = (
+        b'INFO {"local_rank": 3, "datetime": "2026-11-15 21:08:01.25+00:00", "type": "INFO",'
+        b' "data": {"lr": 0.1}}'
+    )
     record = parse_log_line(line)
     assert isinstance(record, LogRecord)
-    assert (record.rank, record.datetime, record.data) == (3, "2026-11-15 21:08:01.25+00:00", {"lr": 0.1})
+    assert (record.rank, record.datetime, record.data) == (
+        3,
+        "2026-11-15 21:08:01.25+00:00",
+        {"lr": 0.1},
+    )
 
 
 def test_gap_gives_the_number_of_lost_records() -> None:
     assert parse_log_line(b'{"type":"GAP","num_lost":3,"errno":28}') == 3
 
 
-@pytest.mark.parametrize("line", [b"", b"DLLL ", b"hello", b"[1]", b'{"type":"EVENT"}', b"{}", b'DLLL {"type": "LOG"'])
+@pytest.mark.parametrize(
+    "line", [b"", b"DLLL ", b"hello", b"[1]", b'{"type":"EVENT"}', b"{}", b'DLLL {"type": "LOG"']
+)
 def test_what_is_no_line_of_a_log_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_log_line(line)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.cli.compare import Comparison, Tolerance
+from sonde.cli.compare import LogComparison, ToleranceFlags
 from sonde.log import JSONStreamBackend, Logger, StdOutBackend, Verbosity, read
 from sonde.records.columns import Series
 
@@ -24,8 +24,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def log_one(path: Path, step: Any, data: Any) -> dict[str, Any]:
-    """Log one record to screen and file, and give back the file's line as any JSON parser reads it."""
-    with Logger([StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, path)]) as logger:
+    """Log one record to screen and file, and give back the file's line as any JSON parser reads
+    it.
+    """
+    with Logger(
+        [StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, path)]
+    ) as logger:
         logger.log(step=step, data=data)
     return strict_json(path.read_text())
 
@@ -51,7 +55,9 @@ def test_none_step_raised_type_error(path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_second_open_truncated_the_file(path: Path) -> None:
-    """TCAP: opened for appending, then truncated anyway: what another rank or an earlier run wrote was gone."""
+    """TCAP: opened for appending, then truncated anyway: what another rank or an earlier run wrote
+    was gone.
+    """
     for step in range(3):
         with Logger([JSONStreamBackend(Verbosity.VERBOSE, path)]) as logger:
             logger.log(step, {"loss": 0.5})
@@ -73,7 +79,9 @@ def test_default_mode_overwrote_the_other_processes(path: Path) -> None:
 
 @pytest.mark.parametrize("value", [1.0, "text"], ids=["numbers", "anything"])
 def test_threads_tore_lines(path: Path, value: object) -> None:
-    """Both: 8 threads x 5000 left 26 (NVIDIA) and 67 (TCAP) broken lines; the full count runs in tests/integration."""
+    """Both: 8 threads x 5000 left 26 (NVIDIA) and 67 (TCAP) broken lines; the full count runs in
+    tests/integration.
+    """
     logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, path)])
 
     def work(number: int) -> None:
@@ -87,7 +95,9 @@ def test_threads_tore_lines(path: Path, value: object) -> None:
         thread.join()
     logger.close()
     records = [strict_json(line) for line in path.read_text().splitlines()]
-    assert sorted((r["data"]["thread"], r["step"]) for r in records) == [(t, s) for t in range(8) for s in range(300)]
+    assert sorted((r["data"]["thread"], r["step"]) for r in records) == [
+        (t, s) for t in range(8) for s in range(300)
+    ]
 
 
 def test_threads_tore_screen_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +125,9 @@ def test_nan_was_invalid_json(path: Path, value: float) -> None:
 
 def test_tensor_raised_after_printing(path: Path) -> None:
     """NVIDIA: TypeError, after the screen had its line; TCAP wrote the text 'tensor(1.5000)'."""
-    record = log_one(path, 1, {"loss": torch.tensor(1.5, requires_grad=True), "many": torch.ones(2, 2)})
+    record = log_one(
+        path, 1, {"loss": torch.tensor(1.5, requires_grad=True), "many": torch.ones(2, 2)}
+    )
     assert record["data"] == {"loss": 1.5, "many": [[1.0, 1.0], [1.0, 1.0]]}
 
 
@@ -148,7 +160,9 @@ def test_format_was_ignored(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", None, [1, 2]])
-def test_format_that_does_not_fit_raised(path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
+def test_format_that_does_not_fit_raised(
+    path: Path, capsys: pytest.CaptureFixture[str], value: object
+) -> None:
     """NVIDIA: ValueError, before the file had its record."""
     with Logger([StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, path)]) as logger:
         logger.metadata("ips", {"format": ":.3f"})
@@ -157,7 +171,9 @@ def test_format_that_does_not_fit_raised(path: Path, capsys: pytest.CaptureFixtu
     assert read(path).records[-1].data == {"ips": value}
 
 
-def test_a_failing_screen_kept_the_record_from_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_screen_kept_the_record_from_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both: backends ran in order and the first exception ended the call."""
     closed = io.StringIO()
     closed.close()
@@ -172,17 +188,23 @@ def test_newline_in_a_value_broke_the_screen_line(capsys: pytest.CaptureFixture[
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_default_verbosity_was_silent_on_the_default_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_verbosity_was_silent_on_the_default_screen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Both: Logger.log's default was VERBOSE, so a plain call printed nothing."""
     with Logger([StdOutBackend(Verbosity.DEFAULT)]) as logger:
         logger.log(1, {"loss": 1.0})
         logger.log(2, {"loss": 1.0}, verbosity=Verbosity.VERBOSE)
-    assert [line.split(" - ")[1] for line in capsys.readouterr().out.splitlines()] == ["Iteration: 1  loss : 1.0 "]
+    assert [line.split(" - ")[1] for line in capsys.readouterr().out.splitlines()] == [
+        "Iteration: 1  loss : 1.0 "
+    ]
 
 
 def test_logging_at_off_went_everywhere(path: Path) -> None:
     """Both: -1 is below every backend's level."""
-    with Logger([JSONStreamBackend(Verbosity.VERBOSE, path), JSONStreamBackend(Verbosity.OFF, path)]) as logger:
+    with Logger(
+        [JSONStreamBackend(Verbosity.VERBOSE, path), JSONStreamBackend(Verbosity.OFF, path)]
+    ) as logger:
         logger.log(1, {"loss": 1.0}, verbosity=Verbosity.OFF)
         logger.log(1, {"loss": None}, verbosity=Verbosity.OFF)
     assert path.read_text() == ""
@@ -218,11 +240,13 @@ def test_rank_was_missing_from_records(path: Path) -> None:
 
 
 def test_signed_errors_cancelled_in_comparisons() -> None:
-    """compare_loss.py took signed means: any lower loss passed, and errors of opposite sign cancelled."""
+    """compare_loss.py took signed means: any lower loss passed, and errors of opposite sign
+    cancelled.
+    """
     steps = np.arange(4)
     reference = Series(steps=steps, values=np.array([1.0, 1.0, 1.0, 1.0]))
-    lower = Comparison(reference, Series(steps=steps, values=np.array([0.1, 0.1, 0.1, 0.1])))
-    swinging = Comparison(reference, Series(steps=steps, values=np.array([0.5, 1.5, 0.5, 1.5])))
-    assert not lower.is_within(Tolerance(relative=0.05, absolute=0.0002))
-    assert not swinging.is_within(Tolerance(relative=0.05, absolute=0.0002))
+    lower = LogComparison(reference, Series(steps=steps, values=np.array([0.1, 0.1, 0.1, 0.1])))
+    swinging = LogComparison(reference, Series(steps=steps, values=np.array([0.5, 1.5, 0.5, 1.5])))
+    assert not lower.is_within(ToleranceFlags(relative=0.05, absolute=0.0002))
+    assert not swinging.is_within(ToleranceFlags(relative=0.05, absolute=0.0002))
     assert swinging.mean_absolute == 0.5

@@ -69,7 +69,10 @@ def test_a_record_has_the_documented_fields_in_order(tmp_path: Path) -> None:
         [*times, "rank", "metric", "metadata", "_crc"],
         [*times, "rank", "data", "_crc"],
     ]
-    assert all(isinstance(line["timestamp"], float) and isinstance(line["elapsedtime"], float) for line in lines)
+    assert all(
+        isinstance(line["timestamp"], float) and isinstance(line["elapsedtime"], float)
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,9 @@ def test_a_record_has_the_documented_fields_in_order(tmp_path: Path) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("step", [3, [0, 1], "name", None, 2**70])
-def test_values_and_steps_read_back_as_given(tmp_path: Path, data: dict[Any, Any], step: Any) -> None:
+def test_values_and_steps_read_back_as_given(
+    tmp_path: Path, data: dict[Any, Any], step: Any
+) -> None:
     with Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]) as logger:
         logger.log(step, data)
     (record,) = read(tmp_path / "a.json")
@@ -98,12 +103,26 @@ def test_values_and_steps_read_back_as_given(tmp_path: Path, data: dict[Any, Any
     assert record.step == step
 
 
-def test_whatever_is_logged_never_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_is_logged_never_raises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
     kept = Kept()
-    with Logger([kept, StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]) as logger:
-        for data in (Awkward(), {"x": Awkward()}, loop, None, 3, "text", [1, 2], {"x": object()}, {"x": b"\xff"}):
+    with Logger(
+        [kept, StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]
+    ) as logger:
+        for data in (
+            Awkward(),
+            {"x": Awkward()},
+            loop,
+            None,
+            3,
+            "text",
+            [1, 2],
+            {"x": object()},
+            {"x": b"\xff"},
+        ):
             logger.log(1, data)
             logger.log(Awkward(), data)
             logger.info(data)
@@ -116,11 +135,18 @@ def test_whatever_is_logged_never_raises(tmp_path: Path, capsys: pytest.CaptureF
 def test_info_takes_namespaces_dataclasses_dicts_and_strings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Logger([StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]) as logger:
+    with Logger(
+        [StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]
+    ) as logger:
         for data in (argparse.Namespace(lr=0.1), Settings(), {"lr": 0.1}, "start training ..."):
             logger.info(data=data)
-    assert [record.data for record in read(tmp_path / "a.json")] == [{"lr": 0.1}] * 3 + ["start training ..."]
-    assert capsys.readouterr().out == "Namespace(lr=0.1)\nSettings(lr=0.1)\n{'lr': 0.1}\nstart training ...\n"
+    assert [record.data for record in read(tmp_path / "a.json")] == [{"lr": 0.1}] * 3 + [
+        "start training ..."
+    ]
+    assert (
+        capsys.readouterr().out
+        == "Namespace(lr=0.1)\nSettings(lr=0.1)\n{'lr': 0.1}\nstart training ...\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,12 +160,17 @@ def test_verbosity_filters_each_backend(level: Verbosity, steps: list[int]) -> N
         logger.metadata("a", {})
         logger.info("a")
     assert [record["step"] for record in kept.records if record["type"] == "LOG"] == steps
-    assert [record["type"] for record in kept.records[len(steps) :]] == (["METADATA", "INFO"] if steps else [])
+    assert [record["type"] for record in kept.records[len(steps) :]] == (
+        ["METADATA", "INFO"] if steps else []
+    )
     assert ("open" in kept.calls) == bool(steps)
 
 
-def test_a_broken_backend_is_counted_said_once_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    broken, whole = Kept(), Kept()
+def test_a_broken_backend_is_counted_said_once_and_harms_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = Kept()
+    whole = Kept()
     broken.error = OSError("gone")
     logger = Logger([broken, whole])
     with caplog.at_level(logging.WARNING, "sonde"):
@@ -150,10 +181,14 @@ def test_a_broken_backend_is_counted_said_once_and_harms_no_other(caplog: pytest
     logger.close()
     assert broken.num_lost == logger.num_lost == 5
     assert len(whole.records) == 5
-    assert [record.getMessage() for record in caplog.records] == ["Kept loses records: OSError: gone. Training goes on"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Kept loses records: OSError: gone. Training goes on"
+    ]
 
 
-def test_a_backend_that_cannot_open_flush_or_close_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_backend_that_cannot_open_flush_or_close_does_not_raise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Sick(Kept):
         def open(self) -> None:
             raise OSError("open")
@@ -170,7 +205,9 @@ def test_a_backend_that_cannot_open_flush_or_close_does_not_raise(caplog: pytest
     assert len(caplog.records) == 1
 
 
-def test_a_full_disk_stops_nobody_and_the_gap_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_nobody_and_the_gap_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sonde.records.append._RETRY_SECONDS", 0.0)
     path = tmp_path / "a.json"
     logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, path)])
@@ -225,7 +262,8 @@ def test_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_throttling_is_per_backend_and_hides_nothing() -> None:
-    every, fifth = Kept(), Kept(every_n=5)
+    every = Kept()
+    fifth = Kept(every_n=5)
     logger = Logger([every, fifth])
     logger.metadata("loss", {})
     for step in range(12):

@@ -19,14 +19,18 @@ def test_every_n_gives_the_mean_of_all_it_held_back() -> None:
     assert pace.take() == []
 
 
-def test_every_seconds_lets_the_first_through_and_then_one_each_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_seconds_lets_the_first_through_and_then_one_each_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr("sonde.log.backend.time.monotonic", lambda: now[0])
     pace = Pace(every_seconds=10.0)
     seen = []
     for second in range(35):
         now[0] = float(second)
-        seen += [(second, one["data"]["loss"]) for one in pace.admit(record(second, loss=float(second)))]
+        seen += [
+            (second, one["data"]["loss"]) for one in pace.admit(record(second, loss=float(second)))
+        ]
     assert seen == [(0, 0.0), (10, 5.5), (20, 15.5), (30, 25.5)]
 
 
@@ -72,7 +76,10 @@ def test_names_and_summaries_pass_at_once_after_what_was_pending() -> None:
     pace = Pace(every_n=10)
     pace.admit(record(0, loss=1.0))
     out = pace.admit(record("summary", accuracy=0.5))
-    assert [(one["step"], one["data"]) for one in out] == [(0, {"loss": 1.0}), ("summary", {"accuracy": 0.5})]
+    assert [(one["step"], one["data"]) for one in out] == [
+        (0, {"loss": 1.0}),
+        ("summary", {"accuracy": 0.5}),
+    ]
 
 
 def test_a_step_of_another_shape_is_not_mixed_in() -> None:
@@ -82,7 +89,9 @@ def test_a_step_of_another_shape_is_not_mixed_in() -> None:
     assert [one["data"] for one in pace.take()] == [{"loss": 9.0}]
 
 
-@pytest.mark.parametrize("options", [{"every_n": 0}, {"every_seconds": -1.0}, {"every_seconds": math.nan}])
+@pytest.mark.parametrize(
+    "options", [{"every_n": 0}, {"every_seconds": -1.0}, {"every_seconds": math.nan}]
+)
 def test_impossible_paces_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="every_"):
         Pace(**options)

@@ -38,7 +38,9 @@ class BadMapping(Mapping[str, object]):
         return 1
 
 
-@pytest.mark.parametrize("value", [1, 1.5, "x", None, True, [1, 2], (1, 2), {"a": 1}, np.float32(1.5)])
+@pytest.mark.parametrize(
+    "value", [1, 1.5, "x", None, True, [1, 2], (1, 2), {"a": 1}, np.float32(1.5)]
+)
 def test_values_without_tensors_are_left_alone(value: object) -> None:
     assert Unpacked().value(value) is value
 
@@ -56,17 +58,25 @@ def test_values_without_tensors_are_left_alone(value: object) -> None:
 )
 def test_a_tensor_on_the_cpu_is_read_at_once(tensor: torch.Tensor, plain: object) -> None:
     unpacked = Unpacked()
-    assert unpacked.data({"x": tensor, "nested": [1, {"y": (tensor,)}]}) == {"x": plain, "nested": [1, {"y": [plain]}]}
+    assert unpacked.data({"x": tensor, "nested": [1, {"y": (tensor,)}]}) == {
+        "x": plain,
+        "nested": [1, {"y": [plain]}],
+    }
     assert unpacked.copies == []
     assert unpacked.num_tensors == 2
 
 
 def test_a_large_or_empty_headed_tensor_is_described() -> None:
-    assert Unpacked().value(torch.zeros(MAX_ELEMENTS + 1)) == "tensor of shape [100001], torch.float32, on cpu"
+    assert (
+        Unpacked().value(torch.zeros(MAX_ELEMENTS + 1))
+        == "tensor of shape [100001], torch.float32, on cpu"
+    )
     assert "meta" in str(Unpacked().value(torch.zeros(2, device="meta")))
 
 
-def test_a_device_tensor_becomes_a_copy_that_is_resolved_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_tensor_becomes_a_copy_that_is_resolved_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun: list[object] = []
 
     def begin(tensor: object) -> Copy:

@@ -17,14 +17,24 @@ def write_log(path: Path, steps: range, *, rank: int = 0, **data: float) -> None
 
 
 def test_ranks_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
-    loggers = [Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / f"log.rank{r}.jsonl")], rank=r) for r in (0, 1)]
+    loggers = [
+        Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / f"log.rank{r}.jsonl")], rank=r)
+        for r in (0, 1)
+    ]
     for step in range(3):
         for logger in loggers:
             logger.log(step, {"loss": float(step + logger.rank)})
     for logger in loggers:
         logger.close()
     log = read(str(tmp_path / "log.rank*.jsonl"))
-    assert [(record.step, record.rank) for record in log] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [(record.step, record.rank) for record in log] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]
     assert log.ranks == [0, 1]
     assert log.series("loss").values.tolist() == [0.5, 1.5, 2.5]
     assert log.series("loss", rank=1).values.tolist() == [1.0, 2.0, 3.0]
@@ -32,7 +42,8 @@ def test_ranks_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
 
 def test_the_rank_of_a_foreign_file_is_in_its_name(tmp_path: Path) -> None:
     line = (
-        'DLLL {"timestamp": "1.0", "elapsedtime": "0.0", "datetime": "x", "type": "LOG", "step": 1, "data": {"a": 1}}\n'
+        'DLLL {"timestamp": "1.0", "elapsedtime": "0.0", "datetime": "x", "type": "LOG", "step": 1,'
+        ' "data": {"a": 1}}\n'
     )
     for rank in range(3):
         (tmp_path / f"dllogger_rank{rank}.log").write_text(line)
@@ -54,7 +65,15 @@ def test_damage_is_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_log(path, range(3))
     good = path.read_bytes()
-    path.write_bytes(b"\xef\xbb\xbf" + good[:50] + b"\n\n" + good + b"rubbish\n" + b"\0\0\0" + good.splitlines()[0])
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + good[:50]
+        + b"\n\n"
+        + good
+        + b"rubbish\n"
+        + b"\0\0\0"
+        + good.splitlines()[0]
+    )
     log = read(path, keep_superseded=True)
     assert [record.step for record in log] == [0, 1, 2, 0]
     assert log.num_bad == 3  # the torn line, the rubbish and the NUL bytes
@@ -146,7 +165,8 @@ def test_to_pandas(mixed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "method"), [("pandas", "to_pandas"), ("polars", "to_polars"), ("pyarrow", "to_arrow")]
+    ("package", "method"),
+    [("pandas", "to_pandas"), ("polars", "to_polars"), ("pyarrow", "to_arrow")],
 )
 def test_a_missing_package_says_what_to_install(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, package: str, method: str

@@ -6,11 +6,15 @@ from sonde.log.lines import LogRecord
 from sonde.log.resume import drop_superseded
 
 
-def logged(step: Any, *, start: float = 1000.0, at: float | None = None, rank: int = 0, **data: Any) -> LogRecord:
+def logged(
+    step: Any, *, start: float = 1000.0, at: float | None = None, rank: int = 0, **data: Any
+) -> LogRecord:
     """A LOG record of the logger that started at `start`, written `at` seconds after."""
     elapsed = float(step if isinstance(step, int) else 1) if at is None else at
     data = data or {"loss": 1.0}
-    return LogRecord(type="LOG", step=step, data=data, rank=rank, timestamp=start + elapsed, elapsedtime=elapsed)
+    return LogRecord(
+        type="LOG", step=step, data=data, rank=rank, timestamp=start + elapsed, elapsedtime=elapsed
+    )
 
 
 def steps(records: list[LogRecord]) -> list[Any]:
@@ -26,7 +30,15 @@ def test_a_new_start_supersedes_from_its_first_step_on() -> None:
     first = [logged(step, loss=1.0) for step in range(10)]
     second = [logged(step, start=2000.0, loss=2.0) for step in range(5, 7)]
     kept, num = drop_superseded(first + second)
-    assert [(r.step, r.data["loss"]) for r in kept] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2)]
+    assert [(r.step, r.data["loss"]) for r in kept] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (5, 2),
+        (6, 2),
+    ]
     assert num == 5
 
 
@@ -44,7 +56,10 @@ def test_a_third_start_judges_the_first_two() -> None:
 
 
 def test_going_back_within_one_start_is_judged_by_metric() -> None:
-    records = [logged(s, loss=1.0) for s in (0, 1, 2, 3)] + [logged(1, loss=2.0), logged(2, loss=2.0)]
+    records = [logged(s, loss=1.0) for s in (0, 1, 2, 3)] + [
+        logged(1, loss=2.0),
+        logged(2, loss=2.0),
+    ]
     kept, num = drop_superseded(records)
     assert [(r.step, r.data["loss"]) for r in kept] == [(0, 1.0), (1, 2.0), (2, 2.0)]
     assert num == 3
@@ -53,7 +68,9 @@ def test_going_back_within_one_start_is_judged_by_metric() -> None:
 def test_a_validation_that_counts_by_itself_supersedes_no_training() -> None:
     train = [logged([0, i], loss=1.0) for i in range(4)]
     validation = [logged([0, i], val=1.0) for i in range(2)]
-    kept, num = drop_superseded(train + validation + [logged([1, 0], loss=1.0), logged([1, 0], val=1.0)])
+    kept, num = drop_superseded(
+        train + validation + [logged([1, 0], loss=1.0), logged([1, 0], val=1.0)]
+    )
     assert num == 0
     assert len(kept) == 8
 

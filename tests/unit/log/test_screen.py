@@ -17,8 +17,14 @@ def line(step: Any, data: dict[Any, Any], **metadata: dict[str, Any]) -> str:
 
 
 def test_line_is_tcaps() -> None:
-    expected = "TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  loss : 0.01  ips : 3.000 imgs/s"
-    assert line((0, 1), {"loss": 0.01, "ips": 3.0}, ips={"unit": "imgs/s", "format": ":.3f"}) == expected
+    expected = (
+        "TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  loss : 0.01  ips : 3.000"
+        " imgs/s"
+    )
+    assert (
+        line((0, 1), {"loss": 0.01, "ips": 3.0}, ips={"unit": "imgs/s", "format": ":.3f"})
+        == expected
+    )
 
 
 @pytest.mark.parametrize(

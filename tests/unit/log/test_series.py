@@ -12,7 +12,9 @@ from sonde.records.values import NO_STEP
 from sonde.run import Run
 
 
-def write(path: Path, rows: list[tuple[Any, dict[str, Any]]], rank: int = 0, **options: Any) -> None:
+def write(
+    path: Path, rows: list[tuple[Any, dict[str, Any]]], rank: int = 0, **options: Any
+) -> None:
     with Logger([JSONStreamBackend(Verbosity.VERBOSE, path, **options)], rank=rank) as logger:
         for step, data in rows:
             logger.log(step, data)
@@ -34,7 +36,12 @@ def same(one: Series, other: Series) -> None:
             for step, value in enumerate([1.0, float("nan"), float("inf"), True, 2**80, "x", None])
         ],
         [(step, {"loss": 1.0} if step % 3 else {"val": 2.0}) for step in range(10)],
-        [((0, 1), {"loss": 1.0}), ((0, 1, 5), {"loss": 2.0}), ((0,), {"loss": 3.0}), ("x", {"loss": 4.0})],
+        [
+            ((0, 1), {"loss": 1.0}),
+            ((0, 1, 5), {"loss": 2.0}),
+            ((0,), {"loss": 3.0}),
+            ("x", {"loss": 4.0}),
+        ],
         [(step, {"loss": float(step)}) for step in (0, 1, 2, 3, 1, 2)],
         [(1, {"loss": [1, 2]}), (2, {"loss": 5.0})],
         [(1, {"nothing": 1.0})],
@@ -45,7 +52,9 @@ def test_reading_one_metric_agrees_with_reading_everything(
     tmp_path: Path, rows: list[tuple[Any, dict[str, Any]]], prefix: str
 ) -> None:
     write(tmp_path / "a.json", rows, prefix=prefix)
-    with Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json", prefix=prefix)]) as logger:
+    with Logger(
+        [JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json", prefix=prefix)]
+    ) as logger:
         logger.info("words")
         logger.info({"loss": 99})
         logger.metadata("loss", {"unit": ""})
@@ -76,7 +85,10 @@ def test_several_ranks_in_one_file(tmp_path: Path) -> None:
 
 def test_a_file_and_a_line_larger_than_a_block(tmp_path: Path) -> None:
     rows: list[tuple[Any, dict[str, Any]]]
-    rows = [(step, {"loss": float(step), "note": "x" * (600_000 if step == 350 else 1000)}) for step in range(700)]
+    rows = [
+        (step, {"loss": float(step), "note": "x" * (600_000 if step == 350 else 1000)})
+        for step in range(700)
+    ]
     write(tmp_path / "a.json", rows)
     series = read_series(tmp_path / "a.json", "loss")
     assert series.values.tolist() == list(range(700))
@@ -91,7 +103,9 @@ def test_two_objects_on_one_line_are_no_record(tmp_path: Path) -> None:
     assert read(path).num_bad == 1
 
 
-def test_an_indexed_run_answers_from_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_indexed_run_answers_from_its_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Run(tmp_path / "run") as run:
         logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, run.records("log"))])
         for step in range(50):
@@ -114,7 +128,9 @@ def test_a_resumed_run_is_read_from_its_files_so_that_the_rule_holds(tmp_path: P
         with Run(tmp_path / "run") as run:
             logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, run.records("log"))])
             for step in steps:
-                logger.log(step, {"loss": float(step)} if steps.start else {"loss": 0.0, "val": 0.0})
+                logger.log(
+                    step, {"loss": float(step)} if steps.start else {"loss": 0.0, "val": 0.0}
+                )
             logger.close()
     with RunIndex(RunLayout(tmp_path / "run")) as index:
         index.refresh()

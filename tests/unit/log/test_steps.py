@@ -50,7 +50,13 @@ def test_a_name_has_no_step_numbers() -> None:
 
 def test_counter_leaves_iterations_alone_that_count_through() -> None:
     counter = StepCounter()
-    assert [counter.number(step) for step in [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4)]] == [0, 1, 2, 3, 4]
+    assert [counter.number(step) for step in [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4)]] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_counter_counts_on_over_epochs_that_begin_anew() -> None:

@@ -10,7 +10,10 @@ def at(timestamp: float | None) -> LogRecord:
 
 
 def test_a_record_without_a_timestamp_takes_its_local_time() -> None:
-    line = b'INFO {"local_rank": 0, "datetime": "2026-11-15 12:00:00", "type": "INFO", "data": "start"}'
+    line = (
+        b'INFO {"local_rank": 0, "datetime": "2026-11-15 12:00:00", "type": "INFO", "data":'
+        b' "start"}'
+    )
     record = parse_log_line(line)
     assert isinstance(record, LogRecord)
     assert record.timestamp == datetime.datetime(2026, 11, 15, 12).astimezone().timestamp()

@@ -121,7 +121,8 @@ def test_a_state_of_version_0_1_is_read() -> None:
 
 
 def test_a_level_equals_only_itself_and_is_a_mapping_of_its_meters() -> None:
-    first, second = metrics.Aggregator("x"), metrics.Aggregator("x")
+    first = metrics.Aggregator("x")
+    second = metrics.Aggregator("x")
     assert first != second
     assert len({first, second}) == 2
     first.add_meter("late", metrics.Sum(), 50)

@@ -63,7 +63,8 @@ def test_a_rate_without_time_is_nan(clock: Clock) -> None:
 
 
 def test_rates_of_two_ranks_add_up_over_the_longer_time(clock: Clock) -> None:
-    first, second = metrics.Rate(), metrics.Rate()
+    first = metrics.Rate()
+    second = metrics.Rate()
     first.update(0)
     clock.now += 6
     second.update(0)

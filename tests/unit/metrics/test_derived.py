@@ -17,7 +17,9 @@ def test_a_derived_value_follows_the_meters_of_its_own_aggregator() -> None:
     assert inner.get_smoothed_values() == {"loss": 4.0, "ppl": 16.0}
 
 
-def test_without_the_data_it_needs_it_has_none_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_data_it_needs_it_has_none_and_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with metrics.aggregate("train") as agg:
         metrics.log_derived("ppl", lambda meters: 2 ** meters["loss"].value)
         assert agg.get_smoothed_values() == {}
@@ -29,7 +31,9 @@ def test_without_the_data_it_needs_it_has_none_and_says_nothing(caplog: pytest.L
     assert caplog.records == []
 
 
-def test_a_function_that_raises_shows_as_nan_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_raises_shows_as_nan_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with metrics.aggregate() as agg:
         metrics.log_derived("broken", lambda _: 1 / 0)
     with caplog.at_level(logging.WARNING):

@@ -7,7 +7,9 @@ GUIDE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def test_the_code_of_the_guide_runs_and_its_assertions_hold() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert len(blocks) >= 6
     namespace: dict[str, object] = {}
     for number, block in enumerate(blocks, start=1):

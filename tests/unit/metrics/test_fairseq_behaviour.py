@@ -100,7 +100,15 @@ def test_values_are_shown_by_priority_and_then_by_age() -> None:
         metrics.log_scalar("b", 1)
         metrics.log_scalar("a", 1)
         metrics.log_scalar("first", 1, priority=0)
-    assert list(agg.get_smoothed_values()) == ["first", "b", "a", "derived", "speed", "time", "custom"]
+    assert list(agg.get_smoothed_values()) == [
+        "first",
+        "b",
+        "a",
+        "derived",
+        "speed",
+        "time",
+        "custom",
+    ]
 
 
 def test_a_key_with_an_underscore_is_kept_but_not_shown() -> None:
@@ -138,12 +146,20 @@ def test_an_inner_level_resets_and_the_outer_ones_go_on() -> None:
                 shown.append(metrics.get_smoothed_value("train_inner", "loss"))
                 metrics.reset_meters("train_inner")
     assert shown == [0.5, 2.5, 4.5]
-    assert metrics.get_smoothed_value("train", "loss") == metrics.get_smoothed_value("default", "loss") == 2.5
+    assert (
+        metrics.get_smoothed_value("train", "loss")
+        == metrics.get_smoothed_value("default", "loss")
+        == 2.5
+    )
 
 
 def test_the_stack_is_restored_after_an_exception() -> None:
     """Here fairseq leaves the name active."""
-    with pytest.raises(RuntimeError), metrics.aggregate("broken", new_root=True), metrics.aggregate():
+    with (
+        pytest.raises(RuntimeError),
+        metrics.aggregate("broken", new_root=True),
+        metrics.aggregate(),
+    ):
         raise RuntimeError
     metrics.log_scalar("loss", 1)
     assert metrics.get_smoothed_values("broken") == {}
@@ -183,7 +199,8 @@ def test_a_scalar_that_is_none_makes_the_meter_and_changes_nothing() -> None:
     with metrics.aggregate() as agg:
         metrics.log_scalar("loss", None)
         assert "loss" in agg
-        assert agg["loss"].val is None  # type: ignore[attr-defined]  # narrower here than its type says
+        # narrower here than its type says
+        assert agg["loss"].val is None  # type: ignore[attr-defined]
         metrics.log_scalar("loss", 2.0)
         metrics.log_scalar("loss", None, 100)
     assert agg.get_smoothed_values() == {"loss": 2.0}
@@ -194,7 +211,8 @@ def test_a_sum_is_logged() -> None:
         for value in (1.25, 2.5):
             metrics.log_scalar_sum("examples", value, 7, 1)
     assert agg.get_smoothed_values() == {"examples": 3.8}
-    assert agg["examples"].sum == 3.75  # type: ignore[attr-defined]  # narrower here than its type says
+    # narrower here than its type says
+    assert agg["examples"].sum == 3.75  # type: ignore[attr-defined]
 
 
 def test_a_stopwatch_calls_its_prehook_before_it_stops() -> None:
@@ -237,7 +255,8 @@ def test_a_meter_written_for_fairseq_is_taken() -> None:
         metrics.log_custom(Longest, "longest", "four")
         metrics.log_custom(Longest, "longest", "ab", times=3)
     assert agg.get_smoothed_values() == {"longest": 6}
-    assert agg["longest"].longest == 6  # type: ignore[attr-defined]  # narrower here than its type says
+    # narrower here than its type says
+    assert agg["longest"].longest == 6  # type: ignore[attr-defined]
     state = metrics.state_dict()
     metrics.reset()
     metrics.load_state_dict(state)

@@ -13,7 +13,9 @@ def test_meters_are_found_by_name_and_key() -> None:
     assert metrics.get_meter("train", "nothing") is None
 
 
-def test_an_unknown_aggregator_is_an_error_for_who_wants_its_values_and_nothing_for_who_resets_it() -> None:
+def test_an_unknown_aggregator_is_an_error_when_its_values_are_read_and_not_when_it_is_reset() -> (
+    None
+):
     with metrics.aggregate("train"):
         pass
     with pytest.raises(SettingError, match="did you mean 'train'"):
@@ -43,5 +45,9 @@ def test_the_whole_state_goes_through_json_and_what_it_does_not_know_is_emptied(
         metrics.load_state_dict(saved)
         assert metrics.get_smoothed_values("later") == {}
         metrics.log_scalar("loss", 4.0)
-    assert metrics.get_smoothed_values("train") == metrics.get_smoothed_values("default") == {"loss": 3.0}
+    assert (
+        metrics.get_smoothed_values("train")
+        == metrics.get_smoothed_values("default")
+        == {"loss": 3.0}
+    )
     assert metrics.get_smoothed_values("later") == {"loss": 4.0}

@@ -16,10 +16,18 @@ FACTORIES: list[Callable[..., metrics.Meter]] = [
     metrics.Rate,
     metrics.Stopwatch,
 ]
-EXPECTED = {"average": 2.0, "sum": 8.0, "maximum": 4.0, "minimum": 1.0, "quantile": pytest.approx(1.0, rel=1 / 128)}
+EXPECTED = {
+    "average": 2.0,
+    "sum": 8.0,
+    "maximum": 4.0,
+    "minimum": 1.0,
+    "quantile": pytest.approx(1.0, rel=1 / 128),
+}
 
 
-@pytest.mark.parametrize("make", [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile])
+@pytest.mark.parametrize(
+    "make", [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile]
+)
 def test_each_meter_says_its_quantity(make: Callable[[], metrics.Meter]) -> None:
     meter = make()
     assert math.isnan(meter.value)
@@ -29,7 +37,9 @@ def test_each_meter_says_its_quantity(make: Callable[[], metrics.Meter]) -> None
 
 
 @pytest.mark.parametrize("make", FACTORIES)
-def test_every_meter_can_be_reset_saved_as_json_and_restored_exactly(make: Callable[[], metrics.Meter]) -> None:
+def test_every_meter_can_be_reset_saved_as_json_and_restored_exactly(
+    make: Callable[[], metrics.Meter],
+) -> None:
     meter = make()
     for value in (0.1, 0.2, math.nan, 1e20, math.inf, -3.5):
         meter.update(value)
@@ -37,7 +47,8 @@ def test_every_meter_can_be_reset_saved_as_json_and_restored_exactly(make: Calla
     restored = make()
     restored.update(99)
     restored.load_state_dict(json.loads(saved))
-    ours, theirs = restored.state_dict(), meter.state_dict()
+    ours = restored.state_dict()
+    theirs = meter.state_dict()
     assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
     assert restored.nonfinite == meter.nonfinite == 2
     meter.reset()
@@ -56,7 +67,9 @@ def test_every_meter_rounds_for_display(make: Callable[..., metrics.Meter]) -> N
         assert meter.value == pytest.approx(1.23456, rel=0.01)
 
 
-@pytest.mark.parametrize("make", [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile])
+@pytest.mark.parametrize(
+    "make", [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile]
+)
 def test_a_nan_is_counted_and_does_not_destroy_the_rest(make: Callable[[], metrics.Meter]) -> None:
     meter = make()
     for value in (1, math.nan, 4.0, math.inf, 1.0, -math.inf, 2):

@@ -17,7 +17,9 @@ with metrics.aggregate("train") as agg:
 assert agg.get_smoothed_value("loss") == 1.5
 assert "torch" not in sys.modules, "torch was imported"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -24,7 +24,8 @@ def test_a_bucket_begins_at_a_power_of_two() -> None:
 
 
 def test_an_answer_stays_between_the_extremes() -> None:
-    huge, tiny = metrics.Quantile(), metrics.Quantile()
+    huge = metrics.Quantile()
+    tiny = metrics.Quantile()
     huge.update(1e300)
     huge.update(2e300)
     tiny.update(1e-20)

@@ -1,4 +1,6 @@
-"""What one process can show of the reduction; two real ranks are in tests/integration/test_metrics_ranks.py."""
+"""What one process can show of the reduction; two real ranks are in
+tests/integration/test_metrics_ranks.py.
+"""
 
 from sonde import metrics
 

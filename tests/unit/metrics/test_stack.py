@@ -93,7 +93,8 @@ def test_generators_that_leave_in_another_order_remove_only_their_own_level() ->
         with metrics.aggregate(name):
             yield
 
-    first, second = inside("first"), inside("second")
+    first = inside("first")
+    second = inside("second")
     next(first)
     next(second)
     assert _active() == ["default", "first", "second"]
@@ -112,7 +113,8 @@ def test_an_anonymous_level_survives_the_end_of_the_one_around_it() -> None:
             metrics.log_scalar("x", 3.0)
 
     found: list[metrics.Aggregator] = []
-    first, second = inside(found), inside(found)
+    first = inside(found)
+    second = inside(found)
     for generator in (first, second, first, second):
         next(generator, None)
     assert [aggregator.get_smoothed_value("x") for aggregator in found] == [5 / 3, 7 / 3]
@@ -126,7 +128,9 @@ def test_a_new_thread_starts_with_the_default_level_alone() -> None:
     seen: list[list[str | None]] = []
     with metrics.aggregate("train"):
         plain = threading.Thread(target=lambda: seen.append(_active()))
-        handed_on = threading.Thread(target=contextvars.copy_context().run, args=(lambda: seen.append(_active()),))
+        handed_on = threading.Thread(
+            target=contextvars.copy_context().run, args=(lambda: seen.append(_active()),)
+        )
         for thread in (plain, handed_on):
             thread.start()
             thread.join()

@@ -14,22 +14,34 @@ from sonde.errors import SettingError
 from sonde.metrics import meter
 from sonde.metrics.meters import MOST_WAITING
 
-STREAMS: list[type[metrics.Meter]] = [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile]
+STREAMS: list[type[metrics.Meter]] = [
+    metrics.Average,
+    metrics.Sum,
+    metrics.Maximum,
+    metrics.Minimum,
+    metrics.Quantile,
+]
 
 
 class _NoReads(TorchDispatchMode):
-    """Fails on every operation that gives a number, or a size that depends on one, to Python: what waits for a device."""
+    """Fails on every operation that gives a number, or a size that depends on one, to Python: what
+    waits for a device.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func)
         assert "_local_scalar_dense" not in name, "a tensor was read"
-        assert not any(word in name for word in ("nonzero", "unique", "masked_select", "aten.equal")), name
+        assert not any(
+            word in name for word in ("nonzero", "unique", "masked_select", "aten.equal")
+        ), name
         return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
 def _this_machine_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of the CPU are treated like those of a GPU: left where they are until somebody reads."""
+    """Tensors of the CPU are treated like those of a GPU: left where they are until somebody
+    reads.
+    """
     monkeypatch.setattr(meter, "READ_AT_ONCE", frozenset())
 
 
@@ -38,7 +50,8 @@ def no_reads() -> Iterator[None]:
     def refuse(*_: Any) -> Any:
         raise AssertionError("a tensor was read")
 
-    with pytest.MonkeyPatch.context() as patch, _NoReads():  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    # torch leaves it untyped
+    with pytest.MonkeyPatch.context() as patch, _NoReads():  # type: ignore[no-untyped-call]
         for method in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"):
             patch.setattr(torch.Tensor, method, refuse)
         yield
@@ -50,12 +63,17 @@ def test_the_guard_of_these_tests_notices_a_read() -> None:
 
 
 @pytest.mark.parametrize("make", STREAMS)
-def test_logging_tensors_reads_none_until_the_value_is_asked_for(make: Callable[[], metrics.Meter]) -> None:
+def test_logging_tensors_reads_none_until_the_value_is_asked_for(
+    make: Callable[[], metrics.Meter],
+) -> None:
     with metrics.aggregate("train"), no_reads():
         for step in range(600):
             metrics.log_custom(make, "x", torch.full((), float(step)))
     assert metrics.get_smoothed_value("train", "x") == pytest.approx(
-        {"average": 299.5, "sum": 179700, "maximum": 599, "minimum": 0, "quantile": 299}[make().kind], rel=1 / 128
+        {"average": 299.5, "sum": 179700, "maximum": 599, "minimum": 0, "quantile": 299}[
+            make().kind
+        ],
+        rel=1 / 128,
     )
 
 
@@ -160,7 +178,17 @@ def test_nan_on_the_device_is_counted_and_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, -0.1, 0.0, 2.0**53 + 2, -(2.0**-60)]
+    "value",
+    [
+        5e-324,
+        -5e-324,
+        2.2250738585072014e-308,
+        1.7976931348623157e308,
+        -0.1,
+        0.0,
+        2.0**53 + 2,
+        -(2.0**-60),
+    ],
 )
 def test_every_float_keeps_its_bits_on_the_device(value: float) -> None:
     meter = metrics.Sum()
@@ -176,7 +204,9 @@ def test_tensors_logged_in_inference_mode_can_be_read_outside() -> None:
     assert metrics.get_smoothed_values("default") == {"x": 2.0}
 
 
-@pytest.mark.parametrize("bad", [torch.ones(2), torch.ones(0), torch.ones((), dtype=torch.complex64)])
+@pytest.mark.parametrize(
+    "bad", [torch.ones(2), torch.ones(0), torch.ones((), dtype=torch.complex64)]
+)
 def test_a_tensor_that_is_not_one_real_number_is_refused(bad: torch.Tensor) -> None:
     with pytest.raises(SettingError, match="one real number"):
         metrics.log_scalar("x", bad)

@@ -15,7 +15,9 @@ def make_state(num_sentences: int = 2) -> DecoderState:
     )
 
 
-def feed(state: DecoderState, is_token: torch.Tensor, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def feed(
+    state: DecoderState, is_token: torch.Tensor, marks: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Extend the state and write `marks` [B, n] as one-dimensional keys."""
     positions, mask = state.extend(is_token)
     state.append(0, marks[:, None, :, None].float(), marks[:, None, :, None].float())
@@ -24,7 +26,9 @@ def feed(state: DecoderState, is_token: torch.Tensor, marks: torch.Tensor) -> tu
 
 def seen(state: DecoderState, sentence: int, hypothesis: int) -> set[float]:
     keys = state.memory[0, 0]
-    return set(keys[sentence, 0, : state.num_slots, 0][state.visible[sentence, hypothesis]].tolist())
+    return set(
+        keys[sentence, 0, : state.num_slots, 0][state.visible[sentence, hypothesis]].tolist()
+    )
 
 
 def test_a_prompt_is_causal_and_its_padding_is_seen_by_nobody_else() -> None:
@@ -48,6 +52,22 @@ def test_beams_share_the_prompt_and_inherit_from_their_parents() -> None:
     assert seen(state, 0, 0) == {0, 1, 11, 20}
     assert seen(state, 0, 1) == {0, 1, 11, 21}
     assert state.lengths.tolist() == [[4, 4]]
+
+
+def test_reordering_moves_the_table_and_no_keys_or_values() -> None:
+    state = make_state(1)
+    feed(state, torch.ones(1, 1, 2, dtype=torch.bool), torch.tensor([[0, 1]]))
+    state.reorder(torch.tensor([[0, 0]]))
+    feed(state, torch.ones(1, 2, 1, dtype=torch.bool), torch.tensor([[10, 11]]))
+    memory = state.memory
+    before = memory[..., : state.num_slots, :].clone()
+    cross = state.cross
+    state.reorder(torch.tensor([[1, 0]]))
+    assert state.memory is memory
+    assert torch.equal(memory[..., : state.num_slots, :], before)
+    assert state.cross is cross
+    assert seen(state, 0, 0) == {0, 1, 11}
+    assert seen(state, 0, 1) == {0, 1, 10}
 
 
 def test_sentences_leave_and_change_places() -> None:

@@ -16,7 +16,11 @@ def test_losses_and_gradients_are_those_of_torch(label_smoothing: float) -> None
     ours = token_losses(logits, targets, pad=1, label_smoothing=label_smoothing)
     (gradient,) = torch.autograd.grad(ours.mean(), logits)
     flat = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=1, reduction="none", label_smoothing=label_smoothing
+        logits.flatten(0, 1),
+        targets.flatten(),
+        ignore_index=1,
+        reduction="none",
+        label_smoothing=label_smoothing,
     )
     (expected_gradient,) = torch.autograd.grad(flat.sum() / 7, logits)
     torch.testing.assert_close(ours.losses.flatten(), flat)
@@ -37,7 +41,9 @@ def test_the_likelihood_is_not_smoothed_and_carries_no_gradient() -> None:
 def test_half_precision_logits_are_summed_in_float32() -> None:
     logits = torch.randn(1, 3, 1000).bfloat16()
     losses = token_losses(logits, torch.tensor([[2, 3, 4]]), pad=1).losses
-    torch.testing.assert_close(losses, token_losses(logits.float(), torch.tensor([[2, 3, 4]]), pad=1).losses)
+    torch.testing.assert_close(
+        losses, token_losses(logits.float(), torch.tensor([[2, 3, 4]]), pad=1).losses
+    )
     assert losses.dtype == torch.float32
 
 

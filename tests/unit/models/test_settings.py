@@ -25,9 +25,12 @@ from sonde.models.settings import TransformerSettings
         ({"source_vocab_size": 0, "tie": "none"}, "source_vocab_size is 0"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named_with_its_value(settings: dict[str, object], message: str) -> None:
+def test_a_setting_that_cannot_work_is_named_with_its_value(
+    settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(SettingError, match=message):
-        TransformerSettings(**{"vocab_size": 30, **settings})  # type: ignore[arg-type]  # wrong on purpose
+        # wrong on purpose
+        TransformerSettings(**{"vocab_size": 30, **settings})  # type: ignore[arg-type]
 
 
 def test_no_encoder_layers_means_decoder_only() -> None:

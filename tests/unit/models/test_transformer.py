@@ -13,13 +13,21 @@ from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 
 PAD = 1
-CHOICES = list(product((0, 2), ("pre", "post"), ("sinusoidal", "rotary"), ("none", "output", "all")))
+CHOICES = list(
+    product((0, 2), ("pre", "post"), ("sinusoidal", "rotary"), ("none", "output", "all"))
+)
 
 
 def make_model(encoder_layers: int = 2, **choices: Any) -> Transformer:
     torch.manual_seed(0)
     settings = TransformerSettings(
-        vocab_size=23, model_dim=16, num_heads=2, ffn_dim=32, encoder_layers=encoder_layers, decoder_layers=2, **choices
+        vocab_size=23,
+        model_dim=16,
+        num_heads=2,
+        ffn_dim=32,
+        encoder_layers=encoder_layers,
+        decoder_layers=2,
+        **choices,
     )
     model = Transformer(settings).eval()
     with torch.no_grad():
@@ -43,7 +51,9 @@ def source_for(model: Transformer, side: str = "left") -> Tensor | None:
 
 
 def whole_logits(model: Transformer, targets: Tensor, source: Tensor | None) -> Tensor:
-    """Return the logits of the full forward of every row without its padding, in the places of its tokens."""
+    """Return the logits of the full forward of every row without its padding, in the places of its
+    tokens.
+    """
     logits = torch.zeros(*targets.shape, model.settings.vocab_size)
     for row, tokens in enumerate(targets):
         own = None if source is None else source[row : row + 1]
@@ -67,11 +77,18 @@ def test_full_forward_and_incremental_decoding_agree_at_every_position(
         whole = whole_logits(model, targets, source)
         if side == "right":
             is_token = targets != PAD
-            torch.testing.assert_close(model(targets, source)[is_token], whole[is_token], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                model(targets, source)[is_token], whole[is_token], atol=1e-5, rtol=0
+            )
         state = start(model, source)
-        steps = [model.decode(targets[:, None, t : t + 1], state)[0] for t in range(targets.shape[1])]
+        steps = [
+            model.decode(targets[:, None, t : t + 1], state)[0] for t in range(targets.shape[1])
+        ]
         chunked_state = start(model, source)
-        chunks = [model.decode(part[:, None], chunked_state)[0] for part in targets.split([4, 1, 3, 1], dim=1)]
+        chunks = [
+            model.decode(part[:, None], chunked_state)[0]
+            for part in targets.split([4, 1, 3, 1], dim=1)
+        ]
     stepwise = torch.cat(steps, dim=2)[:, 0]
     chunkwise = torch.cat(chunks, dim=2)[:, 0]
     is_token = targets != PAD
@@ -93,17 +110,23 @@ def test_reordered_beams_see_exactly_their_own_history(encoder_layers: int, posi
         model.decode(prompt[:, None], state)
         prefixes = prompt[:, None]
         for step in range(24):
-            # Few distinct parents, as in a real beam: most histories die, and their slots are dropped.
-            parents = torch.randint(0, min(2, prefixes.shape[1]), (len(sentences), 4), generator=generator)
+            # Few distinct parents, as in a real beam: most histories die, and their slots are
+            # dropped.
+            parents = torch.randint(
+                0, min(2, prefixes.shape[1]), (len(sentences), 4), generator=generator
+            )
             tokens = torch.randint(2, 23, (len(sentences), 4, 1), generator=generator)
             if step == 10:
                 order = torch.tensor([2, 0])
                 state.keep(order)
-                sentences, prefixes = sentences[order], prefixes[order]
-                parents, tokens = parents[:2], tokens[:2]
+                sentences = sentences[order]
+                prefixes = prefixes[order]
+                parents = parents[:2]
+                tokens = tokens[:2]
             state.reorder(parents)
             prefixes = torch.cat(
-                (prefixes.gather(1, parents[:, :, None].expand(-1, -1, prefixes.shape[2])), tokens), dim=2
+                (prefixes.gather(1, parents[:, :, None].expand(-1, -1, prefixes.shape[2])), tokens),
+                dim=2,
             )
             logits = model.decode(tokens, state)[0][:, :, 0]
             num_slots.append(state.num_slots)
@@ -125,11 +148,14 @@ def test_a_memory_that_grows_past_its_first_buffer_keeps_its_content() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_of_source_and_target_does_not_change_logits(side: str) -> None:
     model = make_model()
-    source, target = padded_batch([4], side), padded_batch([3], "right", seed=2)
+    source = padded_batch([4], side)
+    target = padded_batch([3], "right", seed=2)
     extra = torch.full((1, 3), PAD)
     wider = torch.cat((extra, source) if side == "left" else (source, extra), dim=1)
     longer = torch.cat((target, extra), dim=1)
-    torch.testing.assert_close(model(longer, wider)[:, :3], model(target, source), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        model(longer, wider)[:, :3], model(target, source), atol=1e-5, rtol=0
+    )
 
 
 def test_a_later_token_does_not_change_earlier_logits() -> None:
@@ -137,7 +163,8 @@ def test_a_later_token_does_not_change_earlier_logits() -> None:
     tokens = padded_batch([8], "right")
     changed = tokens.clone()
     changed[0, 5] = (tokens[0, 5] + 1) % 20 + 2
-    before, after = model(tokens), model(changed)
+    before = model(tokens)
+    after = model(changed)
     torch.testing.assert_close(before[:, :5], after[:, :5], atol=0, rtol=0)
     assert not torch.allclose(before[:, 5:], after[:, 5:])
 
@@ -151,7 +178,9 @@ def test_attention_weights_are_a_distribution_over_source_tokens() -> None:
     model = make_model()
     source = padded_batch([5, 2, 7], "right", seed=9)
     with torch.no_grad():
-        _, weights = model.decode(torch.full((3, 1, 2), 2), model.start(source), with_attention=True)
+        _, weights = model.decode(
+            torch.full((3, 1, 2), 2), model.start(source), with_attention=True
+        )
     assert weights is not None
     assert weights.shape == (3, 1, 2, 7)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 2))
@@ -193,7 +222,8 @@ def test_a_source_where_none_is_read_and_none_where_one_is_needed_are_refused() 
 
 def test_bfloat16_autocast_trains_and_stays_near_float32() -> None:
     model = make_model()
-    source, target = padded_batch([5, 3], "left"), padded_batch([4, 6], "right")
+    source = padded_batch([5, 3], "left")
+    target = padded_batch([4, 6], "right")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(target, source)
     logits.float().logsumexp(-1).sum().backward()
@@ -204,18 +234,24 @@ def test_bfloat16_autocast_trains_and_stays_near_float32() -> None:
 
 def test_incremental_decoding_under_autocast_agrees_with_the_full_forward() -> None:
     model = make_model()
-    source, target = padded_batch([5, 3], "left"), padded_batch([6, 6], "right")
+    source = padded_batch([5, 3], "left")
+    target = padded_batch([6, 6], "right")
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         state = model.start(source)
         steps = [model.decode(target[:, None, t : t + 1], state)[0] for t in range(6)]
-        torch.testing.assert_close(torch.cat(steps, dim=2)[:, 0], model(target, source), atol=0.15, rtol=0.1)
+        torch.testing.assert_close(
+            torch.cat(steps, dim=2)[:, 0], model(target, source), atol=0.15, rtol=0.1
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoder_layers", [0, 2])
-def test_compiled_without_graph_breaks_it_gives_the_same_logits_and_gradients(encoder_layers: int) -> None:
+def test_compiled_without_graph_breaks_it_gives_the_same_logits_and_gradients(
+    encoder_layers: int,
+) -> None:
     model = make_model(encoder_layers, positions="rotary")
-    source, target = source_for(model), padded_batch([4, 6, 5], "right")
+    source = source_for(model)
+    target = padded_batch([4, 6, 5], "right")
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     expected = model(target, source)
     expected.square().mean().backward()
@@ -224,4 +260,6 @@ def test_compiled_without_graph_breaks_it_gives_the_same_logits_and_gradients(en
     logits = compiled(target, source)
     logits.square().mean().backward()
     torch.testing.assert_close(logits, expected)
-    torch.testing.assert_close([p.grad for p in model.parameters() if p.grad is not None], gradients)
+    torch.testing.assert_close(
+        [p.grad for p in model.parameters() if p.grad is not None], gradients
+    )

@@ -24,8 +24,10 @@ def probe(tmp_path: Path) -> Iterator[Callable[..., PrecisionDebugger]]:
 def saved(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The data of debug.json of a finished step."""
 
-    def read(step: int = 0, process: str = "rank0") -> dict[str, Any]:
-        document = json.loads((tmp_path / "dump" / f"step{step}" / process / "debug.json").read_bytes())
+    def read(step: int = 0, process: str = "rank") -> dict[str, Any]:
+        document = json.loads(
+            (tmp_path / "dump" / f"step{step}" / process / "debug.json").read_bytes()
+        )
         data: dict[str, Any] = document["data"]
         return data
 

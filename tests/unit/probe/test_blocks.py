@@ -56,7 +56,8 @@ def test_what_is_not_finite_is_counted_wherever_it_stands(name: str, position: i
 
 
 @pytest.mark.parametrize(
-    ("name", "scale"), [("float64", 1e300), ("float64", 1e-300), ("float32", 1e37), ("float32", 1e-37)]
+    ("name", "scale"),
+    [("float64", 1e300), ("float64", 1e-300), ("float32", 1e37), ("float32", 1e-37)],
 )
 @pytest.mark.parametrize("num", [2, 2 * _ROW])
 def test_norms_neither_overflow_nor_vanish(name: str, scale: float, num: int) -> None:
@@ -66,7 +67,9 @@ def test_norms_neither_overflow_nor_vanish(name: str, scale: float, num: int) ->
 
 def test_a_norm_of_many_values_does_not_drift() -> None:
     values = np.random.default_rng(0).random(1 << 20, dtype=np.float32) + 1
-    assert measure(values).norm == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=2e-8)
+    assert measure(values).norm == pytest.approx(
+        np.linalg.norm(values.astype(np.float64)), rel=2e-8
+    )
 
 
 def test_the_bytes_are_hashed_on_the_way() -> None:

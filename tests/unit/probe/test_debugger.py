@@ -24,14 +24,16 @@ Saved = Callable[..., dict[str, Any]]
 def test_the_manuals_first_example_works_with_a_config_file(tmp_path: Path, probe: Start) -> None:
     config = tmp_path / "config.json"
     config.write_text(
-        json.dumps({"task": "statistics", "level": "debug", "dump_path": str(tmp_path / "out"), "rank": []})
+        json.dumps(
+            {"task": "statistics", "level": "debug", "dump_path": str(tmp_path / "out"), "rank": []}
+        )
     )
     debugger = PrecisionDebugger(str(config))
     PrecisionDebugger.save({"key1": "value1", "key2": [1, 2]}, "dict_variable", save_backward=False)
     debugger.start()
     debugger.stop()
     debugger.step()
-    document = json.loads((tmp_path / "out" / "step0" / "rank0" / "debug.json").read_bytes())
+    document = json.loads((tmp_path / "out" / "step0" / "rank" / "debug.json").read_bytes())
     assert list(document) == ["task", "level", "framework", "dump_data_dir", "data"]
     assert document["data"]["dict_variable.0.debug"]["key2"][1] == {"type": "int", "value": 2}
 
@@ -77,7 +79,11 @@ def test_the_step_filter_leaves_steps_out(probe: Start, tmp_path: Path) -> None:
     for _ in range(6):
         debugger.save(1, "x")
         debugger.step()
-    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step1", "step3", "step4"]
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == [
+        "step1",
+        "step3",
+        "step4",
+    ]
 
 
 def test_the_rank_filter_knows_ranks_from_the_environment(
@@ -118,24 +124,28 @@ def test_training_with_the_probe_is_bitwise_equal_to_training_without(probe: Sta
             debugger.step()
         return [parameter.detach().clone() for parameter in model.parameters()]
 
-    plain, probed = train(lambda *_: None), train(debugger.save)
+    plain = train(lambda *_: None)
+    probed = train(debugger.save)
     assert all(torch.equal(a, b) for a, b in zip(plain, probed, strict=True))
 
 
-def test_the_value_saved_is_the_value_at_the_call(probe: Start, saved: Saved, tmp_path: Path) -> None:
+def test_the_value_saved_is_the_value_at_the_call(
+    probe: Start, saved: Saved, tmp_path: Path
+) -> None:
     debugger = probe(task="tensor")
     value = torch.full((1000,), 5.0)
     debugger.save(value, "x")
     value.mul_(0)
     debugger.step()
     assert saved()["x.0.debug"]["Max"] == 5.0
-    dump = read_dump(tmp_path / "dump" / "step0" / "rank0")
+    dump = read_dump(tmp_path / "dump" / "step0" / "rank")
     assert dump.load(saved()["x.0.debug"]).max() == 5.0
 
 
 def test_gradients_keep_the_shape_of_the_saved_value(probe: Start, saved: Saved) -> None:
     debugger = probe()
-    a, b = torch.ones(2, requires_grad=True), torch.ones(2)
+    a = torch.ones(2, requires_grad=True)
+    b = torch.ones(2)
     debugger.save({"a": a, "l": [b, a * 2], "s": "text"}, "x")
     (a * 3).sum().backward()
     debugger.step()
@@ -197,7 +207,9 @@ def test_values_inside_vmap_and_grad_transforms_stop_nothing(probe: Start, saved
 def test_a_save_during_backward_that_is_no_recompute_is_counted(probe: Start, saved: Saved) -> None:
     debugger = probe()
     value = torch.ones(2, requires_grad=True)
-    value.register_hook(lambda gradient: PrecisionDebugger.save(gradient, "seen", save_backward=False))
+    value.register_hook(
+        lambda gradient: PrecisionDebugger.save(gradient, "seen", save_backward=False)
+    )
     for factor in (2, 3):
         (value * factor).sum().backward()
     debugger.step()
@@ -220,7 +232,9 @@ def test_threads_lose_nothing(probe: Start, saved: Saved) -> None:
     assert sorted(saved()) == sorted(f"x.{count}.debug" for count in range(800))
 
 
-def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_nothing_is_lost(
+    probe: Start, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(step_dump, "KEEP_RECORDS", 300)
     debugger = probe()
     for number in range(1000):
@@ -228,7 +242,9 @@ def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monke
     assert debugger._steps[-1]._kept is None
     debugger.step()
     data = saved()
-    assert [data[f"x.{number}.debug"]["number"]["value"] for number in range(1000)] == list(range(1000))
+    assert [data[f"x.{number}.debug"]["number"]["value"] for number in range(1000)] == list(
+        range(1000)
+    )
     assert math.isnan(data["x.7.debug"]["nan"]["Max"])
 
 
@@ -271,7 +287,9 @@ def test_a_probe_that_fails_inside_is_reported_and_stops_nothing(
     assert "a bug of ours" in caplog.text
 
 
-def test_a_second_run_in_the_same_place_replaces_the_first(probe: Start, saved: Saved, tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_place_replaces_the_first(
+    probe: Start, saved: Saved, tmp_path: Path
+) -> None:
     debugger = probe(task="tensor")
     debugger.save([torch.ones(1)] * 3, "old", save_backward=False)
     debugger.close()
@@ -279,7 +297,7 @@ def test_a_second_run_in_the_same_place_replaces_the_first(probe: Start, saved: 
     debugger.save(torch.ones(1), "new", save_backward=False)
     debugger.close()
     assert list(saved()) == ["new.0.debug"]
-    assert [path.name for path in tmp_path.rglob("*.pt")] == ["new.0.debug.pt"]
+    assert [path.name for path in tmp_path.rglob("*.pt")] == ["new.0.tensor.pt"]
 
 
 def test_a_closed_probe_has_no_hooks_left(probe: Start) -> None:
@@ -308,7 +326,10 @@ def test_dtensors_say_how_they_are_laid_out() -> None:
 
 @pytest.mark.slow
 def test_importing_the_probe_imports_no_framework() -> None:
-    code = "import sys, sonde.probe, sonde.probe.compare, sonde.probe.dump; print('torch' in sys.modules, 'mindspore' in sys.modules)"
+    code = (
+        "import sys, sonde.probe, sonde.probe.compare, sonde.probe.dump; print('torch' in"
+        " sys.modules, 'mindspore' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -339,7 +360,12 @@ def test_everything_can_be_called_on_the_class_as_in_msprobe(probe: Start, saved
     PrecisionDebugger.step()
     assert list(saved(step=7)) == ["x.0.debug"]
     leaf = saved(step=8)["data_dict.0.debug"]["a"]
-    assert (leaf["Max"], leaf["Min"], leaf["Mean"], leaf["Norm"]) == (2.0, 1.0, 1.5, 2.2360680103302)
+    assert (leaf["Max"], leaf["Min"], leaf["Mean"], leaf["Norm"]) == (
+        2.0,
+        1.0,
+        1.5,
+        2.2360680103302,
+    )
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, "3", True])

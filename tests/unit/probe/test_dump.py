@@ -21,7 +21,7 @@ def rank(probe: Start, tmp_path: Path) -> Path:
     debugger.save({"v": value}, "x")
     (value * 2).sum().backward()
     debugger.close()
-    return tmp_path / "dump" / "step0" / "rank0"
+    return tmp_path / "dump" / "step0" / "rank"
 
 
 def test_a_dump_is_read_from_its_folder_its_document_or_its_stream(rank: Path) -> None:
@@ -40,7 +40,8 @@ def test_a_killed_dump_is_rebuilt_from_its_stream(rank: Path) -> None:
 
 def test_a_dump_of_ours_is_read_from_its_stream_whose_damage_is_noticed(rank: Path) -> None:
     whole = read_dump(rank)
-    stream, document = rank / "probe.jsonl", rank / "debug.json"
+    stream = rank / "probe.jsonl"
+    document = rank / "debug.json"
     document.write_bytes(document.read_bytes().replace(b"3.0", b"7.0"))
     assert read_dump(rank) == whole
     stream.write_bytes(stream.read_bytes().replace(b":3.0", b":7.0"))
@@ -107,13 +108,25 @@ def test_a_place_without_a_dump_is_named(tmp_path: Path, where: str) -> None:
 
 
 def test_a_gradient_whose_value_was_lost_is_kept() -> None:
-    record = {"type": GRAD, "key": "x_grad.0.debug", "of": "x.0.debug", "indexes": ["a", "0"], "leaf": {"type": "t"}}
+    record = {
+        "type": GRAD,
+        "key": "x_grad.0.debug",
+        "of": "x.0.debug",
+        "indexes": ["a", "0"],
+        "leaf": {"type": "t"},
+    }
     assert fold([record])["data"] == {"x_grad.0.debug": {"a.0": {"type": "t"}}}
 
 
 def test_the_document_says_nan_as_python_and_msprobe_do() -> None:
-    data = {"x.0.debug": {"type": "float", "value": float("nan")}, "y.0.debug": {"type": "int", "value": 1 << 70}}
+    data = {
+        "x.0.debug": {"type": "float", "value": float("nan")},
+        "y.0.debug": {"type": "int", "value": 1 << 70},
+    }
     text = document_bytes({"task": "statistics", "data": data})
     assert b": NaN" in text
     assert json.loads(text)["data"]["y.0.debug"]["value"] == 1 << 70
-    assert json.loads(document_bytes({"task": "tensor", "data": {}})) == {"task": "tensor", "data": {}}
+    assert json.loads(document_bytes({"task": "tensor", "data": {}})) == {
+        "task": "tensor",
+        "data": {},
+    }

@@ -49,10 +49,14 @@ def test_a_nan_makes_all_four_nan_and_the_finite_ones_stand_beside() -> None:
         ([-math.inf], (-math.inf, -math.inf, -math.inf, math.inf)),
     ],
 )
-def test_infinities_give_what_plain_reductions_give(values: list[float], expected: tuple[float, ...]) -> None:
+def test_infinities_give_what_plain_reductions_give(
+    values: list[float], expected: tuple[float, ...]
+) -> None:
     leaf = written(values)
     assert tuple(leaf[name] for name in ("Max", "Min", "Mean", "Norm")) == expected
-    assert expected[:3] == tuple(float(one) for one in (np.max(values), np.min(values), np.mean(values)))
+    assert expected[:3] == tuple(
+        float(one) for one in (np.max(values), np.min(values), np.mean(values))
+    )
 
 
 def test_infinities_of_both_signs_have_no_mean() -> None:

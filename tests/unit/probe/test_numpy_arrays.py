@@ -11,7 +11,8 @@ from sonde.probe.numpy_arrays import describe, on_gradient, read, write
 
 
 @pytest.mark.parametrize(
-    "dtype", ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">f4", ">i8", "g", "c8"]
+    "dtype",
+    ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">f4", ">i8", "g", "c8"],
 )
 def test_every_numeric_dtype_has_all_four_statistics(dtype: str) -> None:
     leaf = describe(np.array([[1, 0], [3, 2]], dtype), "", [])

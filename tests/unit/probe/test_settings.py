@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.probe.settings import ProbeSettings, make_settings, parse_numbers
+from sonde.probe.config_file import make_settings
+from sonde.probe.settings import ProbeSettings, parse_numbers
 
 
 def config(tmp_path: Path, **document: Any) -> Path:
@@ -19,14 +20,29 @@ def config(tmp_path: Path, **document: Any) -> Path:
 
 def test_defaults_are_statistics_at_level_debug() -> None:
     settings = make_settings(None, {"dump_path": "dump"})
-    assert (settings.task, settings.level, settings.summary_mode) == ("statistics", "debug", "statistics")
+    assert (settings.task, settings.level, settings.summary_mode) == (
+        "statistics",
+        "debug",
+        "statistics",
+    )
     assert settings == ProbeSettings(dump_path=Path("dump"))
 
 
 def test_a_config_file_in_msprobes_words_is_read(tmp_path: Path) -> None:
-    path = config(tmp_path, task="tensor", level="debug", rank=[0, "2", "4-6"], step=[], tensor={"summary_mode": "md5"})
+    path = config(
+        tmp_path,
+        task="tensor",
+        level="debug",
+        rank=[0, "2", "4-6"],
+        step=[],
+        tensor={"summary_mode": "md5"},
+    )
     settings = make_settings(path, {})
-    assert (settings.task, settings.summary_mode, settings.rank) == ("tensor", "md5", frozenset({0, 2, 4, 5, 6}))
+    assert (settings.task, settings.summary_mode, settings.rank) == (
+        "tensor",
+        "md5",
+        frozenset({0, 2, 4, 5, 6}),
+    )
 
 
 def test_the_section_of_another_task_has_no_effect(tmp_path: Path) -> None:
@@ -36,8 +52,14 @@ def test_the_section_of_another_task_has_no_effect(tmp_path: Path) -> None:
 
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:
     path = config(tmp_path, task="tensor", rank=[1], statistics={"summary_mode": "md5"})
-    settings = make_settings(path, {"task": "statistics", "rank": [0], "dump_path": "other", "level": None})
-    assert (settings.task, settings.rank, settings.dump_path) == ("statistics", frozenset({0}), Path("other"))
+    settings = make_settings(
+        path, {"task": "statistics", "rank": [0], "dump_path": "other", "level": None}
+    )
+    assert (settings.task, settings.rank, settings.dump_path) == (
+        "statistics",
+        frozenset({0}),
+        Path("other"),
+    )
     assert settings.summary_mode == "md5"
 
 
@@ -46,12 +68,18 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
     [
         (
             {"taks": "tensor"},
-            "unknown key 'taks' with the value 'tensor'.*allowed here: task, level.*did you mean 'task'",
+            (
+                "unknown key 'taks' with the value 'tensor'.*allowed here: task, level.*did you"
+                " mean 'task'"
+            ),
         ),
         ({"async_dumb": True}, "unknown key 'async_dumb' with the value True"),
         ({"task": "tensors"}, "task is 'tensors'.*use one of 'statistics', 'tensor'"),
         ({"level": "L7"}, "level is 'L7'.*use one of 'debug'"),
-        ({"statistics": {"summary_mode": "sha1"}}, "statistics.summary_mode is 'sha1'.*use one of 'statistics', 'md5'"),
+        (
+            {"statistics": {"summary_mode": "sha1"}},
+            "statistics.summary_mode is 'sha1'.*use one of 'statistics', 'md5'",
+        ),
         ({"statistics": {"mode": "md5"}}, "unknown key 'statistics.mode'"),
         ({"statistics": None}, "'statistics' is None: it must be an object"),
         ({"dump_path": None}, "dump_path is None"),
@@ -65,7 +93,9 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
         ({"step": ["0-99999999999"]}, "is no step"),
     ],
 )
-def test_what_would_not_work_fails_at_once_and_says_why(tmp_path: Path, document: dict[str, Any], says: str) -> None:
+def test_what_would_not_work_fails_at_once_and_says_why(
+    tmp_path: Path, document: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SettingError, match=f"(?s){says}"):
         make_settings(config(tmp_path, **document), {})
 
@@ -90,7 +120,9 @@ def test_the_files_that_come_with_msprobe_are_taken_and_what_has_no_effect_is_to
     settings = make_settings(config(tmp_path, **shipped), {})
     assert (settings.level, settings.summary_mode) == ("debug", "md5")
     (record,) = caplog.records
-    assert "extra_info, enable_dataloader, async_dump, run_ut, statistics.scope" in record.getMessage()
+    assert (
+        "extra_info, enable_dataloader, async_dump, run_ut, statistics.scope" in record.getMessage()
+    )
     assert "level L1" in record.getMessage()
 
 

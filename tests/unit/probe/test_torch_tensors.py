@@ -16,7 +16,16 @@ from sonde.probe.walk import Later, Leaf
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
+INTEGERS = [
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
 
 
 def leaf_of(tensor: torch.Tensor, hashing: str = "") -> Leaf:
@@ -46,7 +55,9 @@ def test_statistics_are_those_of_float64(dtype: torch.dtype) -> None:
     leaf = leaf_of(tensor)
     assert (leaf["Max"], leaf["Min"]) == (wide.max().item(), wide.min().item())
     assert leaf["Mean"] == pytest.approx(math.fsum(wide.tolist()) / wide.numel(), rel=1e-6)
-    assert leaf["Norm"] == pytest.approx(math.sqrt(math.fsum(x * x for x in wide.tolist())), rel=1e-7)
+    assert leaf["Norm"] == pytest.approx(
+        math.sqrt(math.fsum(x * x for x in wide.tolist())), rel=1e-7
+    )
 
 
 def test_bool_is_any_and_all() -> None:
@@ -73,8 +84,15 @@ def test_integers_beyond_float64_are_exact() -> None:
 
 def test_views_are_measured_in_the_order_of_their_values() -> None:
     base = torch.arange(12.0).reshape(3, 4)
-    for view in (base.t(), base[:, 1::2], base.flip(0), base[1:2].expand(5, 4), base.permute(1, 0)[2]):
-        leaf, copy = leaf_of(view, "md5"), leaf_of(view.clone(memory_format=torch.contiguous_format), "md5")
+    for view in (
+        base.t(),
+        base[:, 1::2],
+        base.flip(0),
+        base[1:2].expand(5, 4),
+        base.permute(1, 0)[2],
+    ):
+        leaf = leaf_of(view, "md5")
+        copy = leaf_of(view.clone(memory_format=torch.contiguous_format), "md5")
         assert (four(leaf), leaf["md5"]) == (four(copy), copy["md5"])
 
 
@@ -123,11 +141,14 @@ def test_subclasses_are_named_and_measured() -> None:
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.complex64, torch.bool])
 def test_the_way_for_other_devices_gives_the_same_numbers(dtype: torch.dtype) -> None:
     tensor = (torch.randn(1000) * 3).to(dtype)
-    expected, leaf = leaf_of(tensor), dict.fromkeys(("Max", "Min", "Mean", "Norm"))
+    expected = leaf_of(tensor)
+    leaf = dict.fromkeys(("Max", "Min", "Mean", "Norm"))
     torch_tensors._measure_on_device(leaf, tensor, 0)()
     for name in ("Max", "Min", "Mean", "Norm"):
         is_number = expected[name] is not None
-        assert leaf[name] == (pytest.approx(expected[name], rel=1e-6, abs=1e-7) if is_number else None)
+        assert leaf[name] == (
+            pytest.approx(expected[name], rel=1e-6, abs=1e-7) if is_number else None
+        )
     assert type(leaf["Max"]) is type(expected["Max"])
 
 
@@ -152,8 +173,12 @@ def test_the_quick_hash_is_xxh3_of_the_raw_bytes() -> None:
 
 
 @pytest.mark.parametrize("num", [3, 1 << 18])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.complex64])
-def test_files_are_loaded_by_torch_and_hold_nothing_else(tmp_path: Path, num: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.complex64]
+)
+def test_files_are_loaded_by_torch_and_hold_nothing_else(
+    tmp_path: Path, num: int, dtype: torch.dtype
+) -> None:
     whole = torch.randn(num * 2).to(dtype)
     tensor = whole[:num]
     path = tmp_path / "x.pt"

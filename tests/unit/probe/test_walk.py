@@ -51,9 +51,22 @@ def walk(value: object) -> tuple[Any, list[Indexes]]:
 def test_every_kind_of_container_is_walked_and_its_indexes_are_given() -> None:
     x = torch.ones(2)
     tree, visited = walk(
-        {"a": [x, (x,)], "p": Point(x, 1), "q": Pair(1, x), "d": Box(x), "o": collections.OrderedDict(k=x)}
+        {
+            "a": [x, (x,)],
+            "p": Point(x, 1),
+            "q": Pair(1, x),
+            "d": Box(x),
+            "o": collections.OrderedDict(k=x),
+        }
     )
-    assert visited == [("a", "0"), ("a", "1", "0"), ("p", "x"), ("q", "y"), ("d", "inside"), ("o", "k")]
+    assert visited == [
+        ("a", "0"),
+        ("a", "1", "0"),
+        ("p", "x"),
+        ("q", "y"),
+        ("d", "inside"),
+        ("o", "k"),
+    ]
     assert tree["p"] == {"x": {"type": "pytorch", "shape": [2]}, "y": {"type": "int", "value": 1}}
     assert tree["d"]["label"] == {"type": "str", "value": "box"}
     assert isinstance(tree["a"][1], list)

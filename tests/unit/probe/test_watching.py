@@ -40,7 +40,9 @@ class Model(torch.nn.Module):
         return self.triple(self.halve(x))  # type: ignore[no-any-return]  # a module returns Any
 
 
-def test_inputs_outputs_and_gradients_of_chosen_modules_are_saved(probe: Start, saved: Saved) -> None:
+def test_inputs_outputs_and_gradients_of_chosen_modules_are_saved(
+    probe: Start, saved: Saved
+) -> None:
     debugger = probe()
     model = Model()
     with watch(model, modules=["first", "halve", "trip*"]):
@@ -60,7 +62,9 @@ def test_inputs_outputs_and_gradients_of_chosen_modules_are_saved(probe: Start, 
     assert not [key for key in data if key.startswith("model")]
 
 
-def test_without_a_choice_every_module_and_the_model_itself_are_watched(probe: Start, saved: Saved) -> None:
+def test_without_a_choice_every_module_and_the_model_itself_are_watched(
+    probe: Start, saved: Saved
+) -> None:
     debugger = probe()
     model = Model()
     with watch(model):
@@ -98,10 +102,15 @@ def test_the_module_that_produced_the_first_bad_value_is_named(
         debugger.step()
     suspect = watching.first_suspect
     assert suspect is not None
-    assert (suspect.step, suspect.module, suspect.where, suspect.kind) == (1, "halve", "output", NON_FINITE)
+    assert (suspect.step, suspect.module, suspect.where, suspect.kind) == (
+        1,
+        "halve",
+        "output",
+        NON_FINITE,
+    )
     assert len(watching.suspects) == 1
     assert "the output of halve is non-finite" in caplog.text
-    stream = list(read_records(tmp_path / "dump" / "step1" / "rank0" / "probe.jsonl"))
+    stream = list(read_records(tmp_path / "dump" / "step1" / "rank" / "probe.jsonl"))
     assert [record["module"] for record in stream if record["type"] == "SUSPECT"] == ["halve"]
 
 
@@ -137,7 +146,9 @@ def test_a_value_far_from_its_own_past_is_outlying(probe: Start) -> None:
             model.first.factor = 200.0 if step == 15 else 2.0
             model(torch.randn(64, generator=generator))
             debugger.step()
-    assert [(one.step, one.module, one.kind) for one in watching.suspects] == [(15, "first", OUTLYING)]
+    assert [(suspect.step, suspect.module, suspect.kind) for suspect in watching.suspects] == [
+        (15, "first", OUTLYING)
+    ]
     assert "before" in watching.suspects[0].detail
 
 
@@ -166,7 +177,9 @@ def test_records_that_no_watch_made_are_passed_over(probe: Start) -> None:
 
 def test_a_pattern_that_matches_nothing_is_a_mistake(probe: Start) -> None:
     probe()
-    with pytest.raises(SettingError, match=r"(?s)no module matches 'frist'.*did you mean 'first'") as caught:
+    with pytest.raises(
+        SettingError, match=r"(?s)no module matches 'frist'.*did you mean 'first'"
+    ) as caught:
         watch(Model(), modules=["frist"])
     assert "halve" in str(caught.value)
 

@@ -1,4 +1,6 @@
-"""Appending never raises into the caller, loses nothing it said it wrote, and tells what it lost."""
+"""Appending never raises into the caller, loses nothing it said it wrote, and tells what it
+lost.
+"""
 
 import errno
 import logging
@@ -46,7 +48,11 @@ def test_each_record_is_one_write_of_one_line(path: Path) -> None:
         assert file.append_many([{"step": 2}, {"step": math.nan}])
         assert file.append_many([])
         assert calls == ["write", "write"]
-    assert list(map(unseal, path.read_bytes().splitlines())) == [b'{"step":1}', b'{"step":2}', b'{"step":"NaN"}']
+    assert list(map(unseal, path.read_bytes().splitlines())) == [
+        b'{"step":1}',
+        b'{"step":2}',
+        b'{"step":"NaN"}',
+    ]
 
 
 def test_opening_again_goes_on_where_the_file_ends(path: Path) -> None:
@@ -67,7 +73,9 @@ def test_opening_a_torn_file_starts_on_a_fresh_line(path: Path, tail: bytes) -> 
     assert (reading.num_bad, reading.torn_bytes) == (1, 0)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.ESTALE, errno.EBADF])
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.ESTALE, errno.EBADF]
+)
 def test_a_failing_write_is_counted_reported_once_and_followed_by_a_gap(
     path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,7 +179,9 @@ def test_a_gap_that_was_told_is_not_told_again(path: Path) -> None:
     assert (steps(path), file.num_lost) == ([2], 2)
 
 
-def test_a_failing_disk_is_not_asked_at_every_call(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_not_asked_at_every_call(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(append_module, "_RETRY_SECONDS", 60.0)
     with RecordFile(path) as file, faults_of("write", failing(errno.ENOSPC)) as calls:
         for step in range(100):
@@ -191,7 +201,9 @@ def test_a_deleted_directory_is_made_again(path: Path) -> None:
     assert "deleted" in gaps(path)[0]["reason"]
 
 
-def test_a_deleted_directory_that_cannot_be_made_again_costs_records_and_nothing_else(path: Path) -> None:
+def test_a_deleted_directory_that_cannot_be_made_again_costs_records_and_nothing_else(
+    path: Path,
+) -> None:
     with RecordFile(path) as file:
         path.unlink()
         path.parent.rmdir()
@@ -213,11 +225,14 @@ def test_a_replaced_file_is_taken_up_and_not_written_over(path: Path) -> None:
     assert steps(path) == [7, 1, 2]
 
 
-def test_a_descriptor_closed_by_others_is_opened_again_without_loss(path: Path, tmp_path: Path) -> None:
+def test_a_descriptor_closed_by_others_is_opened_again_without_loss(
+    path: Path, tmp_path: Path
+) -> None:
     with RecordFile(path) as file:
         assert file.append({"step": 0})
         os.close(file._descriptor)
-        # Whoever opens a file next is given the same number: it must be neither written to nor closed.
+        # Whoever opens a file next is given the same number: it must be neither written to nor
+        # closed.
         with (tmp_path / "innocent").open("w") as innocent:
             assert innocent.fileno() == file._descriptor
             assert file.append({"step": 1})
@@ -238,11 +253,16 @@ def test_reopening_keeps_the_descriptors_number_for_threads_about_to_write(path:
     assert steps(path) == [1]
 
 
-def test_a_closed_file_counts_what_it_is_given(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_closed_file_counts_what_it_is_given(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = RecordFile(path)
     file.close()
     file.close()
-    assert [file.append({"step": 1}), file.append_many([{"step": 2}, {"step": 3}])] == [False, False]
+    assert [file.append({"step": 1}), file.append_many([{"step": 2}, {"step": 3}])] == [
+        False,
+        False,
+    ]
     assert file.num_lost == 3
     assert "the file was closed" in caplog.text
     assert path.read_bytes() == b""
@@ -264,7 +284,9 @@ def test_closing_on_a_failing_disk_does_not_raise(path: Path) -> None:
     assert file.num_lost == 1
 
 
-def test_a_failed_sync_is_reported_and_not_raised(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_sync_is_reported_and_not_raised(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with RecordFile(path) as file:
         assert file.sync()
         with faults_of("fsync", failing(errno.EIO)):
@@ -295,8 +317,12 @@ def test_a_symbolic_link_is_refused(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("place", ["file/log.jsonl", "folder", "nul\0byte/log.jsonl", "x" * 300 + "/log.jsonl"])
-def test_an_impossible_place_is_refused_at_once_with_cause_and_hint(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["file/log.jsonl", "folder", "nul\0byte/log.jsonl", "x" * 300 + "/log.jsonl"]
+)
+def test_an_impossible_place_is_refused_at_once_with_cause_and_hint(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError) as caught:
@@ -328,7 +354,9 @@ def test_no_permission_is_refused_at_opening(tmp_path: Path) -> None:
     assert exit_code == 0
 
 
-def test_changing_the_working_directory_does_not_move_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_the_working_directory_does_not_move_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(path.parent.parent)
     with RecordFile("records/log.rank0.jsonl") as file:
         assert file.append({"step": 0})
@@ -354,7 +382,8 @@ def test_eight_threads_share_a_file(path: Path) -> None:
 
 
 def test_a_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(path: Path) -> None:
-    held, done = threading.Event(), threading.Event()
+    held = threading.Event()
+    done = threading.Event()
     with RecordFile(path) as file:
 
         def hold() -> None:
@@ -383,9 +412,9 @@ def test_a_single_fault_at_any_call_loses_at_most_the_record_at_hand(path: Path)
         path.unlink(missing_ok=True)
         with RecordFile(path) as file:
             with fault_at(position, failing(errno.EIO)):
-                told = [file.append({"step": step}) for step in range(4)]
-            assert told.count(False) == 1
-        assert steps(path) == [step for step in range(4) if told[step]]
+                sentences = [file.append({"step": step}) for step in range(4)]
+            assert sentences.count(False) == 1
+        assert steps(path) == [step for step in range(4) if sentences[step]]
         assert sum(gap["num_lost"] for gap in gaps(path)) == file.num_lost == 1
 
 

@@ -41,7 +41,9 @@ def save_directory(path: Path) -> None:
         write_checksums(temporary)
 
 
-def under_fault(save: Callable[[Path], None], path: Path, position: int, fault: Fault) -> Callable[[], None]:
+def under_fault(
+    save: Callable[[Path], None], path: Path, position: int, fault: Fault
+) -> Callable[[], None]:
     def action() -> None:
         with fault_at(position, fault):
             save(path)
@@ -55,14 +57,24 @@ def leftovers(directory: Path) -> list[str]:
 
 def test_a_save_writes_syncs_renames_and_syncs_the_directory_in_that_order(tmp_path: Path) -> None:
     calls = disk_calls_of(lambda: save_file(tmp_path / "x"))
-    assert calls == ["open_file", "write", "fsync", "close", "replace", "open_file", "fsync", "close"]
+    assert calls == [
+        "open_file",
+        "write",
+        "fsync",
+        "close",
+        "replace",
+        "open_file",
+        "fsync",
+        "close",
+    ]
     assert (tmp_path / "x").read_bytes() == NEW
 
 
 def test_every_file_and_folder_of_a_directory_is_synced_before_it_appears(tmp_path: Path) -> None:
     calls = disk_calls_of(lambda: save_directory(tmp_path / "checkpoint"))
     before_last_rename = calls[: len(calls) - calls[::-1].index("replace")]
-    assert before_last_rename.count("fsync") >= 3 + 2  # model, rows, manifest; part/ and the directory itself
+    # model, rows, manifest; part/ and the directory itself
+    assert before_last_rename.count("fsync") >= 3 + 2
     assert verify_checksums(tmp_path / "checkpoint") == []
 
 
@@ -85,7 +97,9 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(tmp_path: Path, fault
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [kill, kill_after])
-def test_a_kill_at_any_call_leaves_no_directory_or_a_whole_one(tmp_path: Path, fault: Fault) -> None:
+def test_a_kill_at_any_call_leaves_no_directory_or_a_whole_one(
+    tmp_path: Path, fault: Fault
+) -> None:
     num_calls = len(disk_calls_of(lambda: save_directory(tmp_path / "counted")))
     seen = set()
     for position in range(num_calls):
@@ -203,12 +217,16 @@ def test_sweeping_removes_only_what_is_provably_ours_and_dead(tmp_path: Path) ->
 
 
 def test_sweeping_takes_links_for_links(tmp_path: Path) -> None:
-    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
     with atomic_file(tmp_path / "x"):
         machine = leftovers(tmp_path)[0].split("-")[2]
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("kept")
-    (tmp_path / f".sonde-tmp-{machine}-{process.stdout.strip()}-00000000-link").symlink_to(tmp_path / "precious")
+    (tmp_path / f".sonde-tmp-{machine}-{process.stdout.strip()}-00000000-link").symlink_to(
+        tmp_path / "precious"
+    )
     sweep_temporaries(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["precious", "x"]
     assert (tmp_path / "precious" / "data").read_text() == "kept"

@@ -1,4 +1,6 @@
-"""A directory verifies only when every byte of it is as it was written, the manifest's own included."""
+"""A directory verifies only when every byte of it is as it was written, the manifest's own
+included.
+"""
 
 import errno
 import hashlib
@@ -44,7 +46,9 @@ def test_an_untouched_directory_verifies(directory: Path) -> None:
 
 
 def test_no_bit_flip_in_any_file_goes_unnoticed(directory: Path) -> None:
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.stat().st_size]
+    files = [
+        path for path in sorted(directory.rglob("*")) if path.is_file() and path.stat().st_size
+    ]
     draw = random.Random(1)
     for number in range(200):
         path = files[number % len(files)]
@@ -74,7 +78,9 @@ def test_every_truncation_is_noticed(directory: Path) -> None:
         for num_bytes in (0, 1, len(original) // 2, len(original) - 1):
             path.write_bytes(original[:num_bytes])
             # The manifest ends in a newline, which says nothing.
-            assert verify_checksums(directory) or (path.name == NAME and num_bytes == len(original) - 1)
+            assert verify_checksums(directory) or (
+                path.name == NAME and num_bytes == len(original) - 1
+            )
         path.write_bytes(original)
 
 

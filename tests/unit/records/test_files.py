@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from sonde.errors import RunError
-from sonde.records.files import check_folder, open_regular, output_file, read_small, write_file, write_output
+from sonde.records.files import (
+    check_folder,
+    open_regular,
+    output_file,
+    read_small,
+    write_file,
+    write_output,
+)
 
 
 def _place(kind: str, path: Path) -> Path:
@@ -107,7 +114,10 @@ def test_an_output_through_a_link_leaves_the_link(tmp_path: Path) -> None:
 
 
 def test_an_output_named_dev_stdout_keeps_what_the_shell_put_there_before(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from sonde.records.files import write_output; print('first', flush=True); write_output(Path('/dev/stdout'), b'second\\n'); print('third')"
+    code = (
+        "from pathlib import Path; from sonde.records.files import write_output; print('first',"
+        " flush=True); write_output(Path('/dev/stdout'), b'second\\n'); print('third')"
+    )
     with (tmp_path / "out").open("wb") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
     assert (tmp_path / "out").read_text() == "first\nsecond\nthird\n"
@@ -116,7 +126,12 @@ def test_an_output_named_dev_stdout_keeps_what_the_shell_put_there_before(tmp_pa
 
 
 def test_an_output_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing" / "file", tmp_path / ("x" * 5000), tmp_path, tmp_path / "a\0b"):
+    for path in (
+        tmp_path / "missing" / "file",
+        tmp_path / ("x" * 5000),
+        tmp_path,
+        tmp_path / "a\0b",
+    ):
         with pytest.raises(RunError, match="cannot write"):
             write_output(path, b"text")
 

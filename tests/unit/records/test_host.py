@@ -28,7 +28,14 @@ def git(directory: Path, *arguments: str) -> str:
         "GIT_COMMITTER_EMAIL": "a@b",
     }
     command = ["git", "-c", "init.defaultBranch=trunk", *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, env=os.environ | identity)
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | identity,
+    )
     return done.stdout.strip()
 
 
@@ -45,7 +52,11 @@ def test_the_rank_comes_from_torchruns_environment(monkeypatch: pytest.MonkeyPat
 
 def test_the_host_and_the_process_are_named() -> None:
     host = describe_host()
-    assert (host["name"], host["pid"], host["directory"]) == (socket.gethostname(), os.getpid(), os.getcwd())
+    assert (host["name"], host["pid"], host["directory"]) == (
+        socket.gethostname(),
+        os.getpid(),
+        os.getcwd(),
+    )
     assert host["num_cpus"] == os.cpu_count()
 
 
@@ -58,7 +69,9 @@ def test_versions_are_those_of_the_package_metadata_and_absent_packages_are_left
 
 def test_the_command_is_the_whole_command_line() -> None:
     code = "from sonde.records.host import describe_start; print(describe_start()['command'])"
-    done = subprocess.run([sys.executable, "-c", code, "--rate", "3"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--rate", "3"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == str([sys.executable, "-c", code, "--rate", "3"])
     assert describe_start()["command"]
 

@@ -1,4 +1,6 @@
-"""Whatever happened to index.sqlite, the index answers: rebuilt, or kept in memory where it cannot be written."""
+"""Whatever happened to index.sqlite, the index answers: rebuilt, or kept in memory where it cannot
+be written.
+"""
 
 import contextlib
 import os
@@ -50,7 +52,9 @@ def log(step: object, **data: object) -> dict[str, object]:
 
 def num_chunks(layout: RunLayout) -> int:
     with contextlib.closing(sqlite3.connect(layout.index)) as connection:
-        return int(connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0])
+        return int(
+            connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0]
+        )
 
 
 def make_garbage(path: Path) -> None:
@@ -75,8 +79,12 @@ def make_empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [make_garbage, make_older, make_cut, make_empty], ids=lambda damage: damage.__name__)
-def test_an_index_that_cannot_be_used_is_rebuilt(layout: RunLayout, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "damage", [make_garbage, make_older, make_cut, make_empty], ids=lambda damage: damage.__name__
+)
+def test_an_index_that_cannot_be_used_is_rebuilt(
+    layout: RunLayout, damage: Callable[[Path], None]
+) -> None:
     write(layout, log(1, loss=1.0))
     with refreshed(layout):
         pass

@@ -1,4 +1,6 @@
-"""The index follows its record files: growing, torn, truncated, replaced, deleted, and refreshed by many at once."""
+"""The index follows its record files: growing, torn, truncated, replaced, deleted, and refreshed by
+many at once.
+"""
 
 import contextlib
 import os
@@ -22,11 +24,15 @@ from sonde.records.reader import LineScanner
 
 def num_chunks(layout: RunLayout) -> int:
     with contextlib.closing(sqlite3.connect(layout.index)) as connection:
-        return int(connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0])
+        return int(
+            connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0]
+        )
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_refresh_reads_only_from_the_last_chunk(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_reads_only_from_the_last_chunk(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts: list[int] = []
     read_chunks = index_database.read_chunks
 
@@ -55,7 +61,9 @@ def test_many_small_refreshes_leave_few_chunks(layout: RunLayout) -> None:
     assert num_chunks(layout) == 8
 
 
-def test_a_chunk_of_long_records_ends_early(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_long_records_ends_early(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_database, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(reader, "_BLOCK_BYTES", 1)
     write(layout, *(log(step, loss=step, text="x" * 600) for step in range(10)))
@@ -64,7 +72,9 @@ def test_a_chunk_of_long_records_ends_early(layout: RunLayout, monkeypatch: pyte
     assert num_chunks(layout) == 5
 
 
-def test_more_chunks_than_a_transaction_holds_are_all_indexed(layout: RunLayout, small_chunks: None) -> None:
+def test_more_chunks_than_a_transaction_holds_are_all_indexed(
+    layout: RunLayout, small_chunks: None
+) -> None:
     write(layout, *(log(step, loss=step / 3, text="x" * 40_000) for step in range(100)))
     with refreshed(layout) as index:
         assert index.series("loss").values.tolist() == [step / 3 for step in range(100)]
@@ -80,13 +90,20 @@ def test_a_torn_line_waits_until_it_is_whole(layout: RunLayout) -> None:
         assert index.series("loss").values.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("new", [b"", b'{"step":9,"data":{"loss":9}}\n', b'{"step":1,"data":{"loss":7}}\n' * 5])
-def test_a_file_that_was_truncated_or_replaced_is_indexed_anew(layout: RunLayout, new: bytes) -> None:
+@pytest.mark.parametrize(
+    "new", [b"", b'{"step":9,"data":{"loss":9}}\n', b'{"step":1,"data":{"loss":7}}\n' * 5]
+)
+def test_a_file_that_was_truncated_or_replaced_is_indexed_anew(
+    layout: RunLayout, new: bytes
+) -> None:
     write_raw(layout, b'{"step":1,"data":{"loss":1}}\n' * 3)
     with refreshed(layout) as index:
         layout.record_file("log", 0).write_bytes(new)
         index.refresh()
-        assert index.series("loss").values.tolist() == {0: [], 1: [9.0], 5: [7.0] * 5}[new.count(b"\n")]
+        assert (
+            index.series("loss").values.tolist()
+            == {0: [], 1: [9.0], 5: [7.0] * 5}[new.count(b"\n")]
+        )
         assert index.num_records() == new.count(b"\n")
 
 
@@ -110,7 +127,9 @@ def test_a_deleted_file_vanishes_from_the_index(layout: RunLayout) -> None:
         assert (index.num_records(rank=0), index.num_records(rank=1)) == (0, 1)
 
 
-def test_a_file_deleted_while_it_is_indexed_is_no_error(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_deleted_while_it_is_indexed_is_no_error(
+    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(layout, log(1, loss=1.0))
     files = layout.record_files()
     layout.record_file("log", 0).unlink()
@@ -119,7 +138,9 @@ def test_a_file_deleted_while_it_is_indexed_is_no_error(layout: RunLayout, monke
         assert index.num_records() == 0
 
 
-def test_a_copied_run_keeps_its_index(layout: RunLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copied_run_keeps_its_index(
+    layout: RunLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(layout, log(1, loss=1.0))
     with refreshed(layout):
         pass
@@ -175,7 +196,9 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
         values = index.series("loss").values
         assert values.tolist() == list(range(len(values)))
 """
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(layout.root)]) for _ in range(3)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(layout.root)]) for _ in range(3)
+    ]
     with RecordFile(layout.record_file("log", 0)) as file:
         for step in range(20_000):
             file.append(log(step, loss=step))
@@ -187,7 +210,10 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
 
 @pytest.mark.slow
 def test_an_indexer_that_was_killed_leaves_an_index_to_go_on_from(layout: RunLayout) -> None:
-    write_raw(layout, b"".join(b'{"step":%d,"data":{"loss":%d}}\n' % (step, step) for step in range(200_000)))
+    write_raw(
+        layout,
+        b"".join(b'{"step":%d,"data":{"loss":%d}}\n' % (step, step) for step in range(200_000)),
+    )
     program = """
 import sys
 import time
@@ -199,7 +225,9 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
     index.refresh()
 """
     for turn in range(4):
-        with subprocess.Popen([sys.executable, "-c", program, str(layout.root)], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(layout.root)], stdout=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begins\n"
             time.sleep(0.1 + 0.15 * turn)
@@ -208,7 +236,8 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
         series = index.series("loss")
         assert len(series.values) == 200_000
         assert (series.values == series.steps).all()
-        assert layout.index.stat().st_size > 200_000 * 16  # the file itself: no one had to fall back to memory
+        # the file itself: no one had to fall back to memory
+        assert layout.index.stat().st_size > 200_000 * 16
 
 
 def test_a_file_that_was_mended_in_its_middle_is_indexed_again(layout: RunLayout) -> None:

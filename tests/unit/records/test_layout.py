@@ -10,7 +10,14 @@ from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout
 
 def test_the_map_is_what_the_formats_say() -> None:
     layout = RunLayout(Path("run"))
-    assert [layout.manifest, layout.lock, layout.index, layout.records, layout.checkpoints, layout.probe] == [
+    assert [
+        layout.manifest,
+        layout.lock,
+        layout.index,
+        layout.records,
+        layout.checkpoints,
+        layout.probe,
+    ] == [
         Path("run/run.json"),
         Path("run/lock.json"),
         Path("run/index.sqlite"),
@@ -23,7 +30,23 @@ def test_the_map_is_what_the_formats_say() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["", "../x", "/etc/x", "..\\x", "a\0b", "a/b", "a.b", "A", "x" * 65, "%252e", "a;b", "log\n", "é", "-a", "1a"],
+    [
+        "",
+        "../x",
+        "/etc/x",
+        "..\\x",
+        "a\0b",
+        "a/b",
+        "a.b",
+        "A",
+        "x" * 65,
+        "%252e",
+        "a;b",
+        "log\n",
+        "é",
+        "-a",
+        "1a",
+    ],
 )
 def test_a_name_that_could_lead_elsewhere_is_no_kind(kind: str) -> None:
     with pytest.raises(SettingError) as caught:
@@ -44,7 +67,13 @@ def test_record_files_are_found_by_kind_in_order_of_rank(tmp_path: Path) -> None
     for rank in (10, 2, 0):
         layout.record_file(LOG, rank).touch()
     layout.record_file(EVENTS, 0).touch()
-    for foreign in ("log.jsonl", "log.rank0.jsonl.bak", "LOG.rank0.jsonl", ".log.rank0.jsonl", "log.rank-1.jsonl"):
+    for foreign in (
+        "log.jsonl",
+        "log.rank0.jsonl.bak",
+        "LOG.rank0.jsonl",
+        ".log.rank0.jsonl",
+        "log.rank-1.jsonl",
+    ):
         (layout.records / foreign).touch()
     assert [(file.kind, file.rank) for file in layout.record_files()] == [
         ("events", 0),

@@ -1,4 +1,6 @@
-"""One live run per directory: the living are refused, the dead taken over, the unknown asked about."""
+"""One live run per directory: the living are refused, the dead taken over, the unknown asked
+about.
+"""
 
 import dataclasses
 import errno
@@ -37,7 +39,8 @@ def other_process() -> Iterator[int]:
 
 def write_owner(path: Path, **changes: object) -> Owner:
     """A lock of a process like us but for `changes`."""
-    owner = dataclasses.replace(current_owner(), **changes)  # type: ignore[arg-type]  # several types in one dict
+    # several types in one dict
+    owner = dataclasses.replace(current_owner(), **changes)  # type: ignore[arg-type]
     path.write_text(json.dumps(dataclasses.asdict(owner)))
     return owner
 
@@ -125,7 +128,7 @@ def test_an_owner_that_cannot_be_asked_is_refused_with_a_hint_and_taken_over_by_
     before = path.read_bytes()
     with pytest.raises(RunLocked) as caught:
         RunLock(path)
-    assert "takeover=True" in str(caught.value.hint)
+    assert "break_lock=True" in str(caught.value.hint)
     assert path.read_bytes() == before
     assert RunLock(path, force=True).previous == owner
 
@@ -141,8 +144,20 @@ def test_a_process_that_the_system_hides_counts_as_alive(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\0\0", b'{"host"', b"[]", b"5", b"null", b'{"pid":5}', b'{"host":"x","pid":"5"}', b'{"host":"x","pid":-1}', b"[" * 100_000]
-)  # fmt: skip
+    "content",
+    [
+        b"",
+        b"\0\0",
+        b'{"host"',
+        b"[]",
+        b"5",
+        b"null",
+        b'{"pid":5}',
+        b'{"host":"x","pid":"5"}',
+        b'{"host":"x","pid":-1}',
+        b"[" * 100_000,
+    ],
+)
 def test_a_torn_lock_is_no_lock(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert read_owner(path) is None
@@ -178,14 +193,19 @@ def test_a_forked_child_does_not_release_its_parents_lock(path: Path) -> None:
     lock.release()
 
 
-def test_a_lock_that_cannot_be_written_is_refused_with_cause_and_hint(path: Path, tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_written_is_refused_with_cause_and_hint(
+    path: Path, tmp_path: Path
+) -> None:
     with faults_of("write", failing(errno.ENOSPC)), pytest.raises(RunError) as full:
         RunLock(path)
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError) as link:
         RunLock(path)
-    assert [full.value.cause, link.value.cause] == ["No space left on device", "Too many levels of symbolic links"]
+    assert [full.value.cause, link.value.cause] == [
+        "No space left on device",
+        "Too many levels of symbolic links",
+    ]
     assert full.value.hint
     assert not (tmp_path / "elsewhere").exists()
 
@@ -196,7 +216,9 @@ def test_of_processes_racing_for_a_stale_lock_exactly_one_wins(path: Path) -> No
         write_owner(path, pid=NEVER_A_PID, process_start="1")
         (go, start), (results, tell), (over, end) = os.pipe(), os.pipe(), os.pipe()
 
-        def race(go: int = go, start: int = start, tell: int = tell, over: int = over, end: int = end) -> None:
+        def race(
+            go: int = go, start: int = start, tell: int = tell, over: int = over, end: int = end
+        ) -> None:
             os.close(start)
             os.close(end)
             os.read(go, 1)  # ends when the parent closes its end
@@ -206,7 +228,8 @@ def test_of_processes_racing_for_a_stale_lock_exactly_one_wins(path: Path) -> No
                 os.write(tell, b"lost ")
             else:
                 os.write(tell, b"won ")
-            os.read(over, 1)  # the winner must outlive the race: from a dead owner anyone may take over
+            # the winner must outlive the race: from a dead owner anyone may take over
+            os.read(over, 1)
 
         pids = [start_child(race) for _ in range(4)]
         os.close(start)
@@ -221,7 +244,9 @@ def test_of_processes_racing_for_a_stale_lock_exactly_one_wins(path: Path) -> No
 
 
 @pytest.mark.slow
-def test_taking_and_releasing_from_many_processes_never_lets_two_in(path: Path, tmp_path: Path) -> None:
+def test_taking_and_releasing_from_many_processes_never_lets_two_in(
+    path: Path, tmp_path: Path
+) -> None:
     inside = tmp_path / "inside"
 
     def work() -> None:

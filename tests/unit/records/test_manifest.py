@@ -14,7 +14,9 @@ from sonde.records.manifest import Manifest, new_run_id, read_manifest, write_ma
 
 
 def manifest(**changes: Any) -> Manifest:
-    return dataclasses.replace(Manifest(run_id="20240229-010203-abcdef", created=1709168523.5), **changes)
+    return dataclasses.replace(
+        Manifest(run_id="20240229-010203-abcdef", created=1709168523.5), **changes
+    )
 
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
@@ -33,7 +35,9 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
         data={"train": "sha256:00"},
     )
     write_manifest(tmp_path, written)
-    expected = dataclasses.replace(written, settings={"rate": math.inf, 3: [1, 2], "big": 2**100, "text": "NaN"})
+    expected = dataclasses.replace(
+        written, settings={"rate": math.inf, 3: [1, 2], "big": 2**100, "text": "NaN"}
+    )
     assert read_manifest(tmp_path) == expected
     write_manifest(tmp_path, read_manifest(tmp_path))
     assert read_manifest(tmp_path) == expected
@@ -42,7 +46,9 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
 def test_it_is_plain_json_that_opens_with_its_format_and_is_readable_by_eye(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(settings={"é": 1}))
     text = (tmp_path / "run.json").read_text()
-    assert text.startswith('{\n  "format": "sonde-run",\n  "version": 1,\n  "run_id": "20240229-010203-abcdef",\n')
+    assert text.startswith(
+        '{\n  "format": "sonde-run",\n  "version": 1,\n  "run_id": "20240229-010203-abcdef",\n'
+    )
     assert '\n    "é": 1\n' in text
     assert text.endswith("}\n")
 
@@ -50,7 +56,9 @@ def test_it_is_plain_json_that_opens_with_its_format_and_is_readable_by_eye(tmp_
 def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     document = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(document | {"version": 2, "colour": ["red"], "$odd": 1}))
+    (tmp_path / "run.json").write_text(
+        json.dumps(document | {"version": 2, "colour": ["red"], "$odd": 1})
+    )
     read = read_manifest(tmp_path)
     assert read.other == {"colour": ["red"], "$odd": 1}
     write_manifest(tmp_path, read)
@@ -59,12 +67,17 @@ def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
 
 
 def test_missing_fields_get_their_defaults(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"format": "sonde-run", "version": 1, "run_id": "x", "created": 5}')
+    (tmp_path / "run.json").write_text(
+        '{"format": "sonde-run", "version": 1, "run_id": "x", "created": 5}'
+    )
     assert read_manifest(tmp_path) == Manifest(run_id="x", created=5)
 
 
 def test_huge_settings_are_cut_and_cost_no_other_field(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest(settings={"corpus": "x" * 40_000_000, "rate": 1}, data={"train": "sha256:00"}))
+    write_manifest(
+        tmp_path,
+        manifest(settings={"corpus": "x" * 40_000_000, "rate": 1}, data={"train": "sha256:00"}),
+    )
     read = read_manifest(tmp_path)
     assert read.settings["corpus"].keys() == {"$cut", "start"}
     assert (read.settings["rate"], read.data) == (1, {"train": "sha256:00"})
@@ -107,7 +120,9 @@ def test_no_manifest_means_no_run(tmp_path: Path) -> None:
         (b'{"format": "sonde-run", "created": 5, "run_id": "x", "command": null}', "command"),
     ],
 )
-def test_a_damaged_manifest_is_named_with_what_is_wrong(tmp_path: Path, content: bytes, cause: str) -> None:
+def test_a_damaged_manifest_is_named_with_what_is_wrong(
+    tmp_path: Path, content: bytes, cause: str
+) -> None:
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(DamagedFile, match=r"run\.json") as caught:
         read_manifest(tmp_path)

@@ -78,15 +78,22 @@ def test_a_last_line_that_grows_while_it_is_read_is_not_mistaken(path: Path) -> 
 
 
 def test_nul_blocks_are_counted_and_a_record_behind_them_is_read(path: Path) -> None:
-    path.write_bytes(lines_of(1) + b"\0" * 4096 + lines_of(2) + b"\0" * 100 + b"\n" + lines_of(3) + b"\0" * 50)
+    path.write_bytes(
+        lines_of(1) + b"\0" * 4096 + lines_of(2) + b"\0" * 100 + b"\n" + lines_of(3) + b"\0" * 50
+    )
     reading = read_records(path)
     assert [record["step"] for record in reading] == [1, 2, 3]
     assert read_record_at(path, 11) == {"step": 2}
-    assert [(bad.offset, bad.reason) for bad in reading.bad_lines] == [(11, "NUL bytes"), (4118, "NUL bytes")]
+    assert [(bad.offset, bad.reason) for bad in reading.bad_lines] == [
+        (11, "NUL bytes"),
+        (4118, "NUL bytes"),
+    ]
     assert reading.torn_bytes == 50
 
 
-@pytest.mark.parametrize("rest", [b"", b"\n", b"\r\n", lines_of(1), b"\0\n" + lines_of(1), lines_of(1)[:-1]])
+@pytest.mark.parametrize(
+    "rest", [b"", b"\n", b"\r\n", lines_of(1), b"\0\n" + lines_of(1), lines_of(1)[:-1]]
+)
 def test_a_byte_order_mark_is_no_part_of_the_first_record(path: Path, rest: bytes) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + rest)
     assert steps_in(path) == ([1] if b"step" in rest else [])
@@ -102,7 +109,9 @@ def test_windows_line_ends_and_blank_lines_are_harmless(path: Path) -> None:
 @pytest.mark.parametrize(
     "foreign", [b'{"step":', b"DLLL {}", b"\xff\xfe\x00\xff", b'{"step":2}{"step":3}', b"[" * 5000]
 )
-def test_a_corrupt_line_in_the_middle_is_skipped_counted_and_located(path: Path, foreign: bytes) -> None:
+def test_a_corrupt_line_in_the_middle_is_skipped_counted_and_located(
+    path: Path, foreign: bytes
+) -> None:
     path.write_bytes(lines_of(1) + foreign + b"\n" + lines_of(4))
     reading = read_records(path)
     assert [record["step"] for record in reading] == [1, 4]
@@ -112,7 +121,9 @@ def test_a_corrupt_line_in_the_middle_is_skipped_counted_and_located(path: Path,
     assert read_record_at(path, 11) is None
 
 
-@pytest.mark.parametrize("foreign", [b"5", b'"text"', b"null", b"[1]", b'{"$int":"5"}', b'"NaN"', b"NaN"])
+@pytest.mark.parametrize(
+    "foreign", [b"5", b'"text"', b"null", b"[1]", b'{"$int":"5"}', b'"NaN"', b"NaN"]
+)
 def test_json_that_is_no_object_is_no_record(path: Path, foreign: bytes) -> None:
     path.write_bytes(foreign + b"\n" + lines_of(1) + foreign)
     reading = read_records(path)
@@ -125,7 +136,11 @@ def test_all_bad_lines_are_counted_but_only_the_first_hundred_are_kept(path: Pat
     path.write_bytes(b"x\n" * 1000)
     reading = read_records(path)
     assert list(reading) == []
-    assert (reading.num_bad, len(reading.bad_lines), reading.bad_lines[-1].offset) == (1000, 100, 198)
+    assert (reading.num_bad, len(reading.bad_lines), reading.bad_lines[-1].offset) == (
+        1000,
+        100,
+        198,
+    )
 
 
 def test_what_pythons_json_writes_is_read(path: Path) -> None:

@@ -10,7 +10,17 @@ from sonde.records.layout import STEPS, RunLayout
 def test_steps_come_back_in_order_and_the_last_record_of_a_step_counts(tmp_path: Path) -> None:
     with RecordFile(RunLayout(tmp_path).record_file(STEPS, 0)) as file:
         for step, loss in [(1, 0.1), (2, 0.2), (2, float("nan")), (3, 1e-323)]:
-            file.append({"type": "STEP", "step": step, "epoch": 1, "loss": loss, "weight": 8.0, "grad_norm": None, "lr": 0.5})  # fmt: skip
+            file.append(
+                {
+                    "type": "STEP",
+                    "step": step,
+                    "epoch": 1,
+                    "loss": loss,
+                    "weight": 8.0,
+                    "grad_norm": None,
+                    "lr": 0.5,
+                }
+            )
     steps = read_steps(tmp_path)
     assert list(steps.by_number) == [1, 2, 3]
     assert steps.by_number[2].loss != steps.by_number[2].loss

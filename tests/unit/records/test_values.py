@@ -99,7 +99,10 @@ def test_what_json_cannot_say_is_spelled_as_documented(value: object, spelling: 
         (torch.nn.Parameter(torch.zeros(2)), [0.0, 0.0]),
         (torch.Size([2, 3]), [2, 3]),
         (datetime.date(2024, 2, 29), "2024-02-29"),
-        (datetime.datetime(2024, 2, 29, 1, 2, 3, tzinfo=datetime.timezone.utc), "2024-02-29T01:02:03+00:00"),
+        (
+            datetime.datetime(2024, 2, 29, 1, 2, 3, tzinfo=datetime.timezone.utc),
+            "2024-02-29T01:02:03+00:00",
+        ),
         (datetime.time(1, 2), "01:02:00"),
         (pathlib.PurePosixPath("a/b"), "a/b"),
         (uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"),
@@ -109,7 +112,10 @@ def test_what_json_cannot_say_is_spelled_as_documented(value: object, spelling: 
         (Level.HIGH, 3),
         ({Colour.RED: Level.HIGH}, {"red": 3}),
         (Point(1, [2]), [1, [2]]),
-        (Settings(0.5, 1, Settings(math.inf, 2)), {"rate": 0.5, "_private": 1, "inner": {"rate": math.inf, "_private": 2, "inner": None}}),
+        (
+            Settings(0.5, 1, Settings(math.inf, 2)),
+            {"rate": 0.5, "_private": 1, "inner": {"rate": math.inf, "_private": 2, "inner": None}},
+        ),
         (argparse.Namespace(rate=0.5, path=pathlib.PurePosixPath("x")), {"rate": 0.5, "path": "x"}),
         (types.SimpleNamespace(a=1), {"a": 1}),
         (collections.OrderedDict(a=1), {"a": 1}),
@@ -117,7 +123,7 @@ def test_what_json_cannot_say_is_spelled_as_documented(value: object, spelling: 
         (bytearray(b"ab"), b"ab"),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 def test_common_types_read_back_as_plain_values(value: object, expected: object) -> None:
     # Alone, and beside a value that sends the whole record down the careful path.
     assert repr(read_back(value)) == repr(expected)
@@ -207,7 +213,13 @@ class _HostileArray(np.ndarray[Any, Any]):
 
 
 def test_objects_that_raise_when_read_are_named_with_what_they_raised() -> None:
-    hostile = [_Hostile(), _HostileMapping(), _HostileProxy(), {_Hostile()}, np.zeros(3).view(_HostileArray)[::2]]
+    hostile = [
+        _Hostile(),
+        _HostileMapping(),
+        _HostileProxy(),
+        {_Hostile()},
+        np.zeros(3).view(_HostileArray)[::2],
+    ]
     for value in hostile:
         assert "while reading it" in read_back({"x": value, "y": None})["x"]["$repr"]
     assert read_back([_HostileText("a"), None]) == ["a", None]
@@ -259,7 +271,9 @@ def unnest(value: Any) -> None:
     "make",
     [
         pytest.param(lambda: nested(100_000), id="depth"),
-        pytest.param(lambda: {f"field{number}": 0.1 * number for number in range(1_000_000)}, id="fields"),
+        pytest.param(
+            lambda: {f"field{number}": 0.1 * number for number in range(1_000_000)}, id="fields"
+        ),
         pytest.param(lambda: "x" * 100_000_000, id="string"),
         pytest.param(lambda: ["\x01" * 1_000_000] * 20, id="escapes"),
         pytest.param(lambda: ["\ud800" + "😀" * 100_000] * 40, id="surrogates"),
@@ -312,14 +326,39 @@ def test_encoding_deep_in_the_callers_stack_does_not_raise() -> None:
         b'{"a":1}{"b":2}',
         b"\x00\x00",
     ],
-    ids=["empty", "torn", "deep", "deep spelling", "deep within a string", "no UTF-8", "two values", "NUL"],
+    ids=[
+        "empty",
+        "torn",
+        "deep",
+        "deep spelling",
+        "deep within a string",
+        "no UTF-8",
+        "two values",
+        "NUL",
+    ],
 )
 def test_what_is_not_json_raises_value_error_and_nothing_else(line: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  orjson, json and we say it in different words
         decode(line)
 
 
-@pytest.mark.parametrize("spelling", ['{"$int":5}', '{"$int":"x"}', '{"$bytes":"?"}', '{"$complex":[1]}', '{"$complex":[1,2,3]}', '{"$str":"[1]"}', '{"$str":"x"}', '{"$dict":[[1]]}', '{"$dict":[[{},1]]}', '{"$set":[{}]}', '{"$set":5}', '{"$cut":"x"}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        '{"$int":5}',
+        '{"$int":"x"}',
+        '{"$bytes":"?"}',
+        '{"$complex":[1]}',
+        '{"$complex":[1,2,3]}',
+        '{"$str":"[1]"}',
+        '{"$str":"x"}',
+        '{"$dict":[[1]]}',
+        '{"$dict":[[{},1]]}',
+        '{"$set":[{}]}',
+        '{"$set":5}',
+        '{"$cut":"x"}',
+    ],
+)
 def test_what_only_resembles_a_spelling_is_left_as_it_is(spelling: str) -> None:
     if spelling == '{"$complex":[1]}':
         assert decode(spelling.encode()) == 1 + 0j
@@ -334,5 +373,10 @@ def test_the_bare_constants_of_pythons_json_are_read() -> None:
 
 
 def test_none_beside_finite_numbers_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_encode_with_care", lambda *_: pytest.fail("the careful path was taken"))
-    assert values.encode({"a": None, "b": [1.5, None, {"c": True}]}) == b'{"a":null,"b":[1.5,null,{"c":true}]}\n'
+    monkeypatch.setattr(
+        values, "_encode_with_care", lambda *_: pytest.fail("the careful path was taken")
+    )
+    assert (
+        values.encode({"a": None, "b": [1.5, None, {"c": True}]})
+        == b'{"a":null,"b":[1.5,null,{"c":true}]}\n'
+    )

@@ -1,4 +1,4 @@
-"""One eventful run for all tests of the room: they only read it."""
+"""One eventful run for all tests of this package: they only read it."""
 
 from pathlib import Path
 

@@ -20,12 +20,16 @@ from sonde.spikes.ledger import Ledger
 
 
 def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
-    assert (facts.status, facts.last_step, facts.series.updates.num_skipped) == ("finished", NUM_STEPS, 1)
+    assert (facts.status, facts.last_step, facts.series.updates.num_skipped) == (
+        "finished",
+        NUM_STEPS,
+        1,
+    )
     assert [verdict.step for verdict in facts.verdicts] == [SPIKE_STEP]
     assert facts.phases == pytest.approx(
         {"waiting for data": 0.002, "forward": 0.2, "backward": 0.3, "optimizer": 0.05}
     )
-    assert [one.step for one in facts.checkpoints] == [200, 260, NUM_STEPS]
+    assert [checkpoint.step for checkpoint in facts.checkpoints] == [200, 260, NUM_STEPS]
     assert facts.checkpoints[0].about.distrusted
     assert facts.checkpoints[1].about.metrics == {"loss": 3.0}
     assert facts.skip_list.endswith("train 3\n")
@@ -33,16 +37,19 @@ def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
     assert len(facts.curves["validation loss"]) == NUM_STEPS // 50
 
 
-def test_an_event_has_its_samples_worst_first_with_the_heat_of_their_tokens(facts: RunFacts) -> None:
+def test_an_event_has_its_samples_worst_first_with_the_heat_of_their_tokens(
+    facts: RunFacts,
+) -> None:
     (event,) = facts.events
-    assert [one.ranked.sample for one in event.samples] == [3, 4, 0, 1, 2]
+    assert [sample.ranked.sample for sample in event.samples] == [3, 4, 0, 1, 2]
     assert event.num_samples == 5
     losses = event.samples[0].ranked.token_losses
     assert losses is not None
     assert len(losses) == len(event.samples[0].token_texts)
     assert (event.heat(event.cool), event.heat(event.hot), event.heat(math.nan)) == (0, 9, 9)
     assert event.heat((event.cool + event.hot) / 2) == 4
-    assert event.cool == 3.0  # the median of its tokens: more than the 2.3 that was expected of the step
+    # the median of its tokens: more than the 2.3 that was expected of the step
+    assert event.cool == 3.0
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def test_damage_is_said_and_the_rest_is_told(eventful_run: Path, tmp_path: Path)
         "run.json",
         "verdict-300",
         "verdict-7",
-        "after 200 updates",
+        "after 200 steps",
         "spikes.rank0.jsonl",
         "steps.rank0.jsonl",
     ):
@@ -86,7 +93,9 @@ def test_damage_is_said_and_the_rest_is_told(eventful_run: Path, tmp_path: Path)
     assert "Not everything could be read" in markdown.render_markdown(facts)
 
 
-def test_damaged_records_of_events_are_counted_and_the_others_are_shown(eventful_run: Path, tmp_path: Path) -> None:
+def test_damaged_records_of_events_are_counted_and_the_others_are_shown(
+    eventful_run: Path, tmp_path: Path
+) -> None:
     records = list(read_records(RunLayout(eventful_run).record_file("spikes", 0)))
     (whole,) = (record for record in records if record["type"] == "SPIKE")
     changes: tuple[dict[str, Any], ...] = (
@@ -114,7 +123,10 @@ def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Pa
         recorder = run.spikes()
         for step in range(900):
             recorder.observe(
-                step, 30.0 if step % 100 == 99 else 2.0 + step % 7 / 100, sample_ids=["a"], sample_losses=[1.0]
+                step,
+                30.0 if step % 100 == 99 else 2.0 + step % 7 / 100,
+                sample_ids=["a"],
+                sample_losses=[1.0],
             )
         recorder.close()
     facts = gather(tmp_path / "run")
@@ -130,8 +142,11 @@ def test_the_worst_samples_over_all_epochs_are_told(tmp_path: Path) -> None:
             ledger.add(step, ["<b>essay</b>", "letter"], np.array([6.0, 0.0]))
         ledger.close()
     facts = gather(tmp_path / "run")
-    assert [(one.history.sample, one.history.trend) for one in facts.worst] == [("<b>essay</b>", "never learnt")]
-    shown, written = page.render_html(facts), markdown.render_markdown(facts)
+    assert [(one.history.sample, one.history.trend) for one in facts.worst] == [
+        ("<b>essay</b>", "never learnt")
+    ]
+    shown = page.render_html(facts)
+    written = markdown.render_markdown(facts)
     assert "Worst samples" in shown
     assert "&lt;b&gt;essay&lt;/b&gt;" in shown
     assert "never learnt" in written

@@ -10,7 +10,9 @@ from sonde.report.markdown import escape, fenced, render_markdown, table_lines
 
 
 def parse(text: str) -> list[Token]:
-    return MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough").parse(text)
+    return (
+        MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough").parse(text)
+    )
 
 
 def inline_types(tokens: list[Token]) -> set[str]:
@@ -26,7 +28,9 @@ def test_the_document_has_only_what_we_put_there(tokens: list[Token]) -> None:
     assert "html_block" not in {token.type for token in tokens}
     assert inline_types(tokens) <= {"text", "strong_open", "strong_close", "text_special"}
     headings = [
-        tokens[at + 1].content for at, token in enumerate(tokens) if (token.type, token.tag) == ("heading_open", "h2")
+        tokens[at + 1].content
+        for at, token in enumerate(tokens)
+        if (token.type, token.tag) == ("heading_open", "h2")
     ]
     assert headings == [
         "Not everything could be read",

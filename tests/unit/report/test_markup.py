@@ -8,7 +8,10 @@ from sonde.report.html.markup import Markup, bar, group, pairs, table, tag
 
 
 def test_text_is_escaped_and_elements_are_not() -> None:
-    assert tag("p", "a < b", tag("b", "&"), class_="note") == '<p class="note">a &lt; b<b>&amp;</b></p>'
+    assert (
+        tag("p", "a < b", tag("b", "&"), class_="note")
+        == '<p class="note">a &lt; b<b>&amp;</b></p>'
+    )
 
 
 def test_attributes_are_escaped_renamed_and_left_out() -> None:
@@ -39,6 +42,8 @@ def test_tables_and_pairs_escape_their_cells() -> None:
     assert pairs([("n", "<"), ("empty", ""), ("none", None)]).count("<dt>") == 1
 
 
-@pytest.mark.parametrize(("share", "width"), [(0.5, "50"), (7, "100"), (-1, "0"), (math.nan, "0"), (math.inf, "100")])
+@pytest.mark.parametrize(
+    ("share", "width"), [(0.5, "50"), (7, "100"), (-1, "0"), (math.nan, "0"), (math.inf, "100")]
+)
 def test_a_bar_is_never_fuller_than_full(share: float, width: str) -> None:
     assert f'class="fill" width="{width}"' in bar(share)

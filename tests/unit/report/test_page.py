@@ -1,17 +1,21 @@
-"""The page: whole, self-contained, allowed to do nothing but draw its own curves; hostile text stays text."""
+"""The page: whole, self-contained, allowed to do nothing but draw its own curves; hostile text
+stays text.
+"""
 
 import base64
 import hashlib
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP
+from eventful_run import BACK_TO, HOSTILE, NUM_STEPS, SPIKE_STEP
 
 from sonde.records.values import encode
 from sonde.report.facts import RunFacts, gather
+from sonde.report.html.markup import escape
 from sonde.report.html.page import MAX_POINTS, curve_data, render_html
 from sonde.report.wording import visible
 from sonde.run import Run
@@ -45,8 +49,14 @@ def elements(document: str) -> Elements:
 
 
 def test_only_elements_of_our_own_are_in_the_page(elements: Elements) -> None:
-    known = "html head meta title style body main header section div article figure figcaption h1 h2 h3 h4 p ul li dl dt dd b"
-    known += " span code pre table thead tbody tr th td details summary footer noscript script svg rect"
+    known = (
+        "html head meta title style body main header section div article figure figcaption h1 h2 h3"
+        " h4 p ul li dl dt dd b"
+    )
+    known += (
+        " span code pre table thead tbody tr th td details summary footer noscript script svg rect"
+        " time"
+    )
     assert {name for name, _ in elements.opened} <= set(known.split())
     assert [attributes for name, attributes in elements.opened if name == "script"] == [
         {"type": "application/json", "id": "curve-data"},
@@ -68,14 +78,21 @@ def test_hostile_text_is_there_as_text(elements: Elements) -> None:
 def test_the_policy_allows_the_one_style_and_the_one_script_by_their_digests(document: str) -> None:
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', document)
     assert policy.startswith("default-src 'none'; ")
-    for kind, content in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
+    for kind, content in (
+        ("style-src", r"<style>(.*?)</style>"),
+        ("script-src", r"<script>(.*?)</script>"),
+    ):
         (text,) = re.findall(content, document, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{kind} 'sha256-{digest}'" in policy
 
 
-def test_the_data_are_json_without_a_character_that_a_parser_could_stumble_over(document: str) -> None:
-    (text,) = re.findall(r'<script type="application/json" id="curve-data">(.*?)</script>', document, re.DOTALL)
+def test_the_data_are_json_without_a_character_that_a_parser_could_stumble_over(
+    document: str,
+) -> None:
+    (text,) = re.findall(
+        r'<script type="application/json" id="curve-data">(.*?)</script>', document, re.DOTALL
+    )
     assert not set("<>&") & set(text)
     data = json.loads(text)
     assert [panel["title"] for panel in data["panels"]] == [
@@ -86,7 +103,11 @@ def test_the_data_are_json_without_a_character_that_a_parser_could_stumble_over(
     ]
     assert [line["kind"] for line in data["panels"][0]["lines"]] == ["ghost", "line", "dots"]
     assert data["panels"][0]["broken"] == [[350, "NaN"]]
-    assert data["events"] == [{"first": SPIKE_STEP, "last": SPIKE_STEP, "label": "spike of loss"}]
+    restart, event = data["events"]
+    assert (restart["step"], restart["kind"], restart["tone"]) == (BACK_TO, "restart", "happened")
+    assert (event["first"], event["last"], event["step"]) == (SPIKE_STEP,) * 3
+    assert (event["kind"], event["tone"]) == ("spike", "wrong")
+    assert event["label"].startswith("spike: loss 9.25, expected 2.3 – Sample 3 of train")
 
 
 def test_every_part_is_told(elements: Elements) -> None:
@@ -107,13 +128,24 @@ def test_every_part_is_told(elements: Elements) -> None:
         assert part in elements.text
 
 
-def test_commands_in_advice_are_code(document: str) -> None:
-    assert "Skip train 3: <code>sonde rollback RUN --step 300</code>." in document
+def test_commands_in_advice_are_code_with_the_path_of_the_run(
+    document: str, eventful_run: Path
+) -> None:
+    command = escape(f"sonde rollback {shlex.quote(str(eventful_run))} --step 300")
+    assert f"Skip train 3: <code>{command}</code>." in document
 
 
 def test_tokens_are_coloured_and_carry_their_loss(elements: Elements) -> None:
-    tokens = [attributes for name, attributes in elements.opened if name == "span" and "title" in attributes]
-    assert any(one["class"] == "h9" and str(one["title"]).endswith(" loss NaN") for one in tokens if "class" in one)
+    tokens = [
+        attributes
+        for name, attributes in elements.opened
+        if name == "span" and "title" in attributes
+    ]
+    assert any(
+        token["class"] == "h9" and str(token["title"]).endswith(" loss NaN")
+        for token in tokens
+        if "class" in token
+    )
     assert len({attributes.get("class") for attributes in tokens}) > 5
 
 
@@ -124,7 +156,7 @@ def test_a_long_run_is_thinned(tmp_path: Path) -> None:
             for step in range(1, 2 * MAX_POINTS)
         ]
         run.layout.record_file("steps", 0).write_bytes(b"".join(map(encode, records)))
-    (loss, rate) = curve_data(gather(tmp_path / "run"))["panels"]
+    loss, rate = curve_data(gather(tmp_path / "run"))["panels"]
     (line,) = loss["lines"]
     assert len(line["dx"]) <= MAX_POINTS
     assert max(line["y"]) == 9.0

@@ -32,14 +32,22 @@ def test_what_a_restart_took_back_is_at_hand(curves: RunCurves) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
-    [("loss", "loss"), ("train.loss", "train.loss"), ("ips", "train.ips"), ("lr", "lr"), ("fp_time", "train.fp_time")],
+    [
+        ("loss", "loss"),
+        ("train.loss", "train.loss"),
+        ("ips", "train.ips"),
+        ("lr", "lr"),
+        ("fp_time", "train.fp_time"),
+    ],
 )
 def test_a_name_is_found_by_its_end(curves: RunCurves, asked: str, meant: str) -> None:
     assert curves.find(asked) == meant
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(curves: RunCurves) -> None:
-    with pytest.raises(SettingError, match=r"no values called gradnorm\nhint: did you mean 'grad_norm'\?"):
+    with pytest.raises(
+        SettingError, match=r"no values called gradnorm\nhint: did you mean 'grad_norm'\?"
+    ):
         curves.find("gradnorm")
     with pytest.raises(SettingError, match="it has loss, grad_norm, lr, weight, train"):
         curves.find("zzz")
@@ -77,11 +85,18 @@ def test_damaged_lines_are_counted_by_file(curves: RunCurves) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"type":"STEP"}', '{"type":"STEP","step":"x","loss":1}', '{"type":"STEP","step":1e99,"loss":1}']
+    "line",
+    [
+        '{"type":"STEP"}',
+        '{"type":"STEP","step":"x","loss":1}',
+        '{"type":"STEP","step":1e99,"loss":1}',
+    ],
 )
 def test_records_that_are_no_updates_are_passed_over(line: str, tmp_path: Path) -> None:
     with Run(tmp_path / "run") as run:
-        run.records("steps").append({"type": "STEP", "step": 1, "epoch": 1, "loss": 2.0, "weight": 1.0, "lr": 0.1})
+        run.records("steps").append(
+            {"type": "STEP", "step": 1, "epoch": 1, "loss": 2.0, "weight": 1.0, "lr": 0.1}
+        )
         with run.records("steps").path.open("a") as file:
             file.write(line + "\n")
     curves = RunCurves(tmp_path / "run")

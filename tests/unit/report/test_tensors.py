@@ -6,12 +6,19 @@ from dataclasses import replace
 import pytest
 
 from sonde.forensics.verdict import UNKNOWN, Cause, ModuleStatistics, Verdict
-from sonde.report.html.sections import is_outlying, ratio_text, summary, tensors
+from sonde.report.html.verdicts import is_outlying, ratio_text, summary, tensors
 
 
-def tensor(norm: float, calm: float | None = 1.0, *, name: str = "layer", nonfinite: int = 0) -> ModuleStatistics:
+def tensor(
+    norm: float, calm: float | None = 1.0, *, name: str = "layer", nonfinite: int = 0
+) -> ModuleStatistics:
     return ModuleStatistics(
-        module=name, kind="activation", norm=norm, max_abs=1.0, num_nonfinite=nonfinite, calm_norm=calm
+        module=name,
+        kind="activation",
+        norm=norm,
+        max_abs=1.0,
+        num_nonfinite=nonfinite,
+        calm_norm=calm,
     )
 
 
@@ -43,7 +50,9 @@ def test_the_summary_counts() -> None:
 
 def test_of_many_tensors_those_that_stand_out_are_shown_first_and_the_rest_folded_away() -> None:
     many = tuple(tensor(9.0 if place == 70 else 1.0, name=f"layer.{place}") for place in range(100))
-    verdict = Verdict(run_id="x", step=3, causes=(Cause(cause=UNKNOWN, title="", confidence=0.1),), modules=many)
+    verdict = Verdict(
+        run_id="x", step=3, causes=(Cause(cause=UNKNOWN, title="", confidence=0.1),), modules=many
+    )
     made = tensors(verdict)
     assert made is not None
     before, _, folded = made.partition("<details>")

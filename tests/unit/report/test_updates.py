@@ -11,7 +11,8 @@ from sonde.report.run_curves import Updates
 def record(step: int, loss: float | str, **more: object) -> bytes:
     written = '"NaN"' if loss == "NaN" else str(loss)
     rest = "".join(f',"{name}":{value}' for name, value in more.items())
-    return f'{{"type":"STEP","step":{step},"epoch":1,"loss":{written},"weight":8.0,"lr":0.1{rest}}}\n'.encode()
+    numbers = f'"loss":{written},"weight":8.0,"lr":0.1{rest}'
+    return f'{{"type":"STEP","step":{step},"epoch":1,{numbers}}}\n'.encode()
 
 
 @pytest.fixture
@@ -82,7 +83,8 @@ def test_a_file_that_was_replaced_is_read_anew(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [b"\0\0\0\n", b"{torn\n", b"x" * 3_000_000 + b"\n", b'{"type":"EVENT"}\n', b"\n\r\n", b"[1]\n"]
+    "odd",
+    [b"\0\0\0\n", b"{torn\n", b"x" * 3_000_000 + b"\n", b'{"type":"EVENT"}\n', b"\n\r\n", b"[1]\n"],
 )
 def test_odd_lines_hide_no_others(path: Path, odd: bytes) -> None:
     path.write_bytes(record(1, 5.0) + odd + record(2, 4.0))

@@ -49,8 +49,18 @@ def test_moments_are_in_universal_time_and_never_fail() -> None:
 
 
 def test_sizes_and_shares() -> None:
-    assert [wording.size(num) for num in (17, 1_400_000, 3 * 10**15)] == ["17 bytes", "1.4 MB", "3.0 PB"]
-    assert [wording.percent(share) for share in (0, 0.004, 0.93, 1, math.nan)] == ["0%", "0.4%", "93%", "100%", "NaN"]
+    assert [wording.size(num) for num in (17, 1_400_000, 3 * 10**15)] == [
+        "17 bytes",
+        "1.4 MB",
+        "3.0 PB",
+    ]
+    assert [wording.percent(share) for share in (0, 0.004, 0.93, 1, math.nan)] == [
+        "0%",
+        "0.4%",
+        "93%",
+        "100%",
+        "NaN",
+    ]
 
 
 def test_what_cannot_be_seen_is_named() -> None:

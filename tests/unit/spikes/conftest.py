@@ -9,7 +9,7 @@ from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def spiked_run(tmp_path: Path, corpus: Path) -> Path:
     with Run(directory) as run:
         recorder = SpikeRecorder(
             run.records("spikes"),
-            settings=RecorderSettings(rule=ThresholdRule(above=5.0), ring_steps=3),
+            settings=SpikeSettings(rule=ThresholdRule(above=5.0), ring_steps=3),
             datasets={"train": open_pairs(corpus)},
         )
         with recorder:
@@ -55,7 +55,7 @@ def record_on() -> Callable[[Path, int, float], None]:
 
     def record(directory: Path, rank: int, loss: float) -> None:
         with Run(directory, rank=rank, world_size=4) as run:
-            settings = RecorderSettings(rule=ThresholdRule(above=5.0))
+            settings = SpikeSettings(rule=ThresholdRule(above=5.0))
             with SpikeRecorder(run.records("spikes"), settings=settings, rank=rank) as recorder:
                 recorder.observe(7, 1.0, sample_ids=[("a", rank)], sample_losses=[1.0])
                 recorder.observe(8, 9.0, sample_ids=[("a", 10 + rank)], sample_losses=[loss])

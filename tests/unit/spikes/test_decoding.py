@@ -9,17 +9,19 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from sonde.compat.atorch.loss_lines import ids_text
+from sonde.compat.atorch.loss_spike import DatasetLossSpike, sample_info
 from sonde.data.datasets import BlockDataset, open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.spikes.decoding import SampleDecoder, describe_datasets, sample_text, token_texts
-from sonde.spikes.loss_lines import ids_text
-from sonde.spikes.loss_spike import DatasetLossSpike, sample_info
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
 SAMPLE = RankedSample(rank=0, dataset="train", sample=5, loss=2.0, num_tokens=5, share=0.5)
 
 
-def test_the_worst_sample_of_a_run_is_named_down_to_its_line(spiked_run: Path, corpus: Path) -> None:
+def test_the_worst_sample_of_a_run_is_named_down_to_its_line(
+    spiked_run: Path, corpus: Path
+) -> None:
     log = read_spikes(spiked_run)
     worst = SampleDecoder(log.datasets).decode(log.spikes[0].samples()[:1], with_tokens=True)[0]
     assert (worst.text, worst.source_text) == ("target of line 7", "source number 7")
@@ -31,20 +33,31 @@ def test_the_worst_sample_of_a_run_is_named_down_to_its_line(spiked_run: Path, c
 
 def test_blocks_are_decoded_and_lead_to_the_document_of_their_worst_token(corpus: Path) -> None:
     blocks = BlockDataset(DataDirectory(corpus).tokens("train", "de"), 7, name="lm")
-    ranked = dataclasses.replace(SAMPLE, dataset="lm", sample=0, token_losses=(1.0, 1, 1, 1, 1, 1, 9.0))
+    ranked = dataclasses.replace(
+        SAMPLE, dataset="lm", sample=0, token_losses=(1.0, 1, 1, 1, 1, 1, 9.0)
+    )
     (found,) = SampleDecoder(describe_datasets({"lm": blocks})).decode([ranked])
     assert (found.document, found.line) == (1, 2)
     assert found.text.startswith("target of line 1")
 
 
-def test_data_that_was_moved_is_found_again_and_other_data_is_refused(corpus: Path, tmp_path: Path) -> None:
+def test_data_that_was_moved_is_found_again_and_other_data_is_refused(
+    corpus: Path, tmp_path: Path
+) -> None:
     descriptions = describe_datasets({"train": open_pairs(corpus)})
     moved = shutil.copytree(corpus, tmp_path / "moved")
-    gone: dict[str, Any] = {"train": {**descriptions["train"], "target": {"prefix": "/gone/train.de", "sha256": None}}}
+    gone: dict[str, Any] = {
+        "train": {**descriptions["train"], "target": {"prefix": "/gone/train.de", "sha256": None}}
+    }
     assert "/gone/train.de" in SampleDecoder(gone).decode([SAMPLE])[0].problem
     assert SampleDecoder(gone, directory=moved).decode([SAMPLE])[0].text == "target of line 7"
     assert SampleDecoder({}, directory=moved).decode([SAMPLE])[0].text == "target of line 7"
-    other = {"train": {**descriptions["train"], "target": {**descriptions["train"]["target"], "sha256": "0" * 64}}}
+    other = {
+        "train": {
+            **descriptions["train"],
+            "target": {**descriptions["train"]["target"], "sha256": "0" * 64},
+        }
+    }
     assert "not the data that was trained on" in SampleDecoder(other).decode([SAMPLE])[0].problem
 
 
@@ -103,7 +116,9 @@ def test_the_second_layout_decodes_sondes_own_datasets(corpus: Path, tmp_path: P
     spike.save_loss(None, 9.0, 3, [1.0], ["other:1"])
     spike.save_loss(None, 9.0, 4, [1.0], ["nonsense"])
     summary = spike.decode_loss_spike(tmp_path / "out.txt", DataDirectory(corpus).tokenizer())
-    assert (tmp_path / "out.txt").read_text() == "==========train  7.0================\ntarget of line 4\n\n\n\n"
+    assert (
+        tmp_path / "out.txt"
+    ).read_text() == "==========train  7.0================\ntarget of line 4\n\n\n\n"
     assert [bad.reason.split(": ", 1)[1][:20] for bad in summary.bad] == [
         "there is no sample 9",
         "there is no dataset ",

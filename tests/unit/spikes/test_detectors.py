@@ -6,7 +6,15 @@ import math
 import pytest
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import GOOD, NONFINITE, SPIKE, RelativeRule, Rule, SigmaRule, ThresholdRule
+from sonde.spikes.detectors import (
+    GOOD,
+    NONFINITE,
+    SPIKE,
+    RelativeRule,
+    Rule,
+    SigmaRule,
+    ThresholdRule,
+)
 from sonde.spikes.robust_rule import RobustRule
 
 RULES: list[Rule] = [ThresholdRule(above=5.0), RelativeRule(), SigmaRule(), RobustRule()]
@@ -48,7 +56,12 @@ def test_the_greatest_numbers_overflow_nothing_and_the_rule_learns_on(rule: Rule
     state = rule.unpack(json.loads(packed))
     for step in range(1500):  # the lowest slow level is remembered for a thousand
         rule.score(state, 2 + 0.01 * (step % 7))
-    assert [rule.score(state, value).kind for value in (2.03, 60.0, 1.7e308, 2.03)] == [GOOD, SPIKE, SPIKE, GOOD]
+    assert [rule.score(state, value).kind for value in (2.03, 60.0, 1.7e308, 2.03)] == [
+        GOOD,
+        SPIKE,
+        SPIKE,
+        GOOD,
+    ]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -67,7 +80,9 @@ def test_a_state_goes_through_plain_data_and_judges_on_alike(rule: Rule) -> None
         rule.score(state, good)
     copy = rule.unpack(rule.pack(state))
     rest = [*history(60), 2.58, 4.0, math.nan, *history(40)]
-    assert [rule.score(state, value) for value in rest] == [rule.score(copy, value) for value in rest]
+    assert [rule.score(state, value) for value in rest] == [
+        rule.score(copy, value) for value in rest
+    ]
 
 
 def test_a_score_says_what_was_expected_and_how_far_off_it_was() -> None:

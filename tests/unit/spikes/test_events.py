@@ -1,4 +1,6 @@
-"""Bad steps that belong together: one event, told when it begins and when it is over, over ranks and checkpoints."""
+"""Bad steps that belong together: one event, told when it begins and when it is over, over ranks
+and checkpoints.
+"""
 
 import dataclasses
 import json
@@ -6,16 +8,24 @@ import math
 
 import pytest
 
-from sonde.spikes.detectors import CALM_STEPS, Event, EventDetector, SigmaRule, ThresholdRule, find_events, merge_events
+from sonde.spikes.detectors import (
+    CALM_STEPS,
+    Event,
+    EventDetector,
+    SigmaRule,
+    ThresholdRule,
+    find_events,
+    merge_events,
+)
 
 RULE = ThresholdRule(above=5.0)
 
 
 def test_an_event_is_told_at_its_first_bad_step_and_after_enough_calm() -> None:
     detector = EventDetector(RULE)
-    told = [detector.update(step, 9.0 if step in (10, 12) else 1.0) for step in range(40)]
-    assert [step for step, (_, begun) in enumerate(told) if begun] == [10]
-    ((step, event),) = [(step, over) for step, (over, _) in enumerate(told) if over]
+    sentences = [detector.update(step, 9.0 if step in (10, 12) else 1.0) for step in range(40)]
+    assert [step for step, (_, begun) in enumerate(sentences) if begun] == [10]
+    ((step, event),) = [(step, over) for step, (over, _) in enumerate(sentences) if over]
     assert step == 12 + CALM_STEPS
     assert (event.first_step, event.last_step, event.num_bad) == (10, 12, 2)
     assert detector.open is None
@@ -36,7 +46,8 @@ def test_the_peak_is_the_highest_and_nan_is_higher_still() -> None:
 
 def test_a_detector_resumes_from_json_in_the_middle_of_an_event() -> None:
     values = [1.0] * 80 + [9.0] * 3 + [1.0] * 5 + [9.0] + [1.0] * 40
-    whole, first = EventDetector(SigmaRule()), EventDetector(SigmaRule())
+    whole = EventDetector(SigmaRule())
+    first = EventDetector(SigmaRule())
     for step, value in enumerate(values[:82]):
         whole.update(step, value)
         first.update(step, value)

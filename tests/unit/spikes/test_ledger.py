@@ -1,4 +1,6 @@
-"""The ledger: every sample's history, the same whatever interrupted the run, whatever was folded when, and whatever damaged its files."""
+"""The ledger: every sample's history, the same whatever interrupted the run, whatever was folded
+when, and whatever damaged its files.
+"""
 
 import shutil
 import struct
@@ -26,7 +28,7 @@ from sonde.spikes.ledger_blocks import (
     VISITS,
     encode_block,
 )
-from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger
+from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, LedgerHistory, read_ledger
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
 
@@ -34,12 +36,18 @@ Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
 def draw_steps(seed: int, number: int, rows: int = 16) -> Steps:
     generator = np.random.default_rng(seed)
     return [
-        (step, [("train", int(one)) for one in generator.integers(0, 300, rows)], generator.normal(0, 1, rows))
+        (
+            step,
+            [("train", int(one)) for one in generator.integers(0, 300, rows)],
+            generator.normal(0, 1, rows),
+        )
         for step in range(1, number + 1)
     ]
 
 
-def keep(folder: Path, steps: Steps, *, rank: int = 0, marks: tuple[int, ...] = (), **options: Any) -> None:
+def keep(
+    folder: Path, steps: Steps, *, rank: int = 0, marks: tuple[int, ...] = (), **options: Any
+) -> None:
     """One start of a run: its steps, with checkpoints after some."""
     ledger = Ledger(RunLayout(folder), rank, **options)
     for step in steps:
@@ -49,14 +57,17 @@ def keep(folder: Path, steps: Steps, *, rank: int = 0, marks: tuple[int, ...] = 
     ledger.close()
 
 
-def plain(history: History) -> list[tuple[Any, ...]]:
+def plain(history: LedgerHistory) -> list[tuple[Any, ...]]:
     """All rows, in an order that does not depend on how they were kept."""
     columns = zip(*(column.tolist() for column in history.rows), strict=True)
     return sorted((history.keys.name_of(key), *others) for key, *others in columns)
 
 
 def test_a_sample_has_its_count_its_mean_its_last_and_its_steps(tmp_path: Path) -> None:
-    seen = [(3, [("train", 7), ("train", 9)], np.array([2.0, 0.5])), (8, [("train", 7)], np.array([1.0]))]
+    seen = [
+        (3, [("train", 7), ("train", 9)], np.array([2.0, 0.5])),
+        (8, [("train", 7)], np.array([1.0])),
+    ]
     keep(tmp_path, seen)
     first, second = read_ledger(tmp_path).worst(5)
     assert (first.dataset, first.sample, first.count) == ("train", 7, 2)
@@ -66,7 +77,8 @@ def test_a_sample_has_its_count_its_mean_its_last_and_its_steps(tmp_path: Path) 
 
 @pytest.mark.parametrize("back_to", [0, 17, 40])
 def test_a_restart_supersedes_what_came_after_its_first_step(tmp_path: Path, back_to: int) -> None:
-    steps, other = draw_steps(1, 60), draw_steps(2, 60)
+    steps = draw_steps(1, 60)
+    other = draw_steps(2, 60)
     keep(tmp_path / "whole", steps)
     keep(tmp_path / "cut", [*steps[:back_to], *other[back_to:50]])
     keep(tmp_path / "cut", steps[back_to:])
@@ -74,7 +86,8 @@ def test_a_restart_supersedes_what_came_after_its_first_step(tmp_path: Path, bac
 
 
 def test_going_back_within_one_start_supersedes_too(tmp_path: Path) -> None:
-    steps, other = draw_steps(1, 60), draw_steps(2, 60)
+    steps = draw_steps(1, 60)
+    other = draw_steps(2, 60)
     keep(tmp_path / "whole", steps)
     keep(tmp_path / "cut", [*steps[:20], *other[20:40], *steps[20:]])
     assert plain(read_ledger(tmp_path / "cut")) == plain(read_ledger(tmp_path / "whole"))
@@ -83,7 +96,8 @@ def test_going_back_within_one_start_supersedes_too(tmp_path: Path) -> None:
 def test_folding_changes_nothing_and_going_back_to_a_kept_checkpoint_stays_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, other = draw_steps(3, 400), draw_steps(4, 400)
+    steps = draw_steps(3, 400)
+    other = draw_steps(4, 400)
     keep(tmp_path / "whole", steps)
     monkeypatch.setattr(ledger_module, "_MIN_FOLD", 500)
     monkeypatch.setattr(ledger_module, "_BATCH", 100)
@@ -113,7 +127,11 @@ def test_files_of_the_versions_before_are_read_and_gone_on_with(
     steps: list[Any] = [
         (
             step,
-            [*(("train", int(one)) for one in generator.integers(0, 9, 3)), "essay", "#00000000000000ff"],
+            [
+                *(("train", int(one)) for one in generator.integers(0, 9, 3)),
+                "essay",
+                "#00000000000000ff",
+            ],
             np.round(generator.normal(0, 2, 5), 2),
         )
         for step in range(1, 12)
@@ -133,22 +151,31 @@ def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     layout.ledger.mkdir()
     head = struct.Struct("<QB")
-    # Keys 5 and 7, seen 2 and 3 times, sums of 512 and 768, last 256, first steps 1 and 2, last step 9.
+    # Keys 5 and 7, seen 2 and 3 times, sums of 512 and 768, last 256, first steps 1 and 2, last
+    # step 9.
     columns = [(5, b"\0\2"), (2, b"\0\1"), (512, b"\0\0\0\1"), (256, b""), (1, b"\0\1"), (9, b"")]
     payload = b"".join(head.pack(least, len(planes) // 2) for least, planes in columns)
     payload += b"".join(planes for _, planes in columns)
     rows = encode_block(PLAIN_ROWS, payload, num_columns=6, num_rows=2)
-    layout.ledger_base(0).write_bytes(encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows)
-    found = [(one.sample, one.count, one.mean, one.last, one.first_step, one.last_step) for one in read_ledger(tmp_path).worst(20)]  # fmt: skip
+    layout.ledger_base(0).write_bytes(
+        encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows
+    )
+    found = [
+        (one.sample, one.count, one.mean, one.last, one.first_step, one.last_step)
+        for one in read_ledger(tmp_path).worst(20)
+    ]
     assert found == [(5, 2, 1.0, 1.0, 1, 9), (7, 3, 1.0, 1.0, 2, 9)]
 
 
-def test_samples_known_by_their_content_take_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_known_by_their_content_take_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "_MIN_FOLD", 1 << 16)
     generator = np.random.default_rng(1)
     names = generator.integers(0, 1 << 63, 200_000, dtype=np.uint64)
     steps: Any = [
-        (1 + place // 64, names[place : place + 64], generator.normal(0, 1, 64)) for place in range(0, len(names), 64)
+        (1 + place // 64, names[place : place + 64], generator.normal(0, 1, 64))
+        for place in range(0, len(names), 64)
     ]
     keep(tmp_path, steps)
     assert len(read_ledger(tmp_path)) == len(names)
@@ -156,7 +183,9 @@ def test_samples_known_by_their_content_take_little_room(tmp_path: Path, monkeyp
     assert size / len(names) < 10.5  # 45.6 bits of hash, 10 of excess, 12 of step
 
 
-def test_a_crash_while_folding_leaves_the_old_files_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_folding_leaves_the_old_files_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = draw_steps(5, 200)
     keep(tmp_path / "whole", steps)
     keep(tmp_path / "cut", steps[:100])
@@ -201,7 +230,9 @@ def test_blocks_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
     assert read_ledger(tmp_path).num_bad == 0
 
 
-@pytest.mark.parametrize("junk", [b"", b"\x89SLg", b"\x89SLg" + b"\xff" * 100, b"\0" * 1000, b"{}\n"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\x89SLg", b"\x89SLg" + b"\xff" * 100, b"\0" * 1000, b"{}\n"]
+)
 def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> None:
     layout = RunLayout(tmp_path)
     layout.ledger.mkdir()
@@ -219,10 +250,16 @@ def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> No
         encode_block(BASE, b'{"generation": Infinity, "last_step": 1}'),
         encode_block(REWIND, b"7"),
         encode_block(PLAIN_VISITS, b"", num_columns=3, num_rows=9),
-        encode_block(PLAIN_VISITS, bytes(27), num_columns=3, num_rows=60_000),  # a few bytes that would be megabytes
-        encode_block(VISITS, b"\0\0\0\0\0\0\0\0\1" + bytes(27) + b"junk", num_columns=4, num_rows=9),
-        encode_block(VISITS, bytes(36) + zlib.compress(bytes(1 << 20))[2:], num_columns=4, num_rows=60_000),
-        encode_block(PLAIN_ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        # a few bytes that would be megabytes
+        encode_block(PLAIN_VISITS, bytes(27), num_columns=3, num_rows=60_000),
+        encode_block(
+            VISITS, b"\0\0\0\0\0\0\0\0\1" + bytes(27) + b"junk", num_columns=4, num_rows=9
+        ),
+        encode_block(
+            VISITS, bytes(36) + zlib.compress(bytes(1 << 20))[2:], num_columns=4, num_rows=60_000
+        ),
+        # the same key twice, never seen
+        encode_block(PLAIN_ROWS, bytes(54), num_columns=6, num_rows=2),
         encode_block(RAW_ROWS, bytes(63), num_columns=7, num_rows=2),
         encode_block(ROWS, bytes(63), num_columns=7, num_rows=2),
         encode_block(ROWS, b"\0\0\0\0\0\0\0\0\t" + bytes(54) + b"\3\0", num_columns=7, num_rows=2),
@@ -253,22 +290,51 @@ def test_ranks_are_merged_though_they_number_their_datasets_differently(tmp_path
     keep(tmp_path, [(1, [("a", 5)], np.array([1.0])), (4, [("b", 5)], np.array([9.0]))], rank=0)
     keep(tmp_path, [(2, [("b", 5)], np.array([4.0])), (3, [("a", 5)], np.array([3.0]))], rank=1)
     b, a = read_ledger(tmp_path).worst(5)
-    assert (b.dataset, b.count, b.mean, b.last, b.first_step, b.last_step) == ("b", 2, 6.5, 9.0, 2, 4)
-    assert (a.dataset, a.count, a.mean, a.last, a.first_step, a.last_step) == ("a", 2, 2.0, 3.0, 1, 3)
+    assert (b.dataset, b.count, b.mean, b.last, b.first_step, b.last_step) == (
+        "b",
+        2,
+        6.5,
+        9.0,
+        2,
+        4,
+    )
+    assert (a.dataset, a.count, a.mean, a.last, a.first_step, a.last_step) == (
+        "a",
+        2,
+        2.0,
+        3.0,
+        1,
+        3,
+    )
 
 
 def test_ranks_that_are_gone_after_a_restart_are_rewound_too(tmp_path: Path) -> None:
     for rank in (0, 1):
-        keep(tmp_path, [(step, [("a", rank)], np.array([1.0])) for step in (1, 2, 3)], rank=rank, world_size=2)
+        keep(
+            tmp_path,
+            [(step, [("a", rank)], np.array([1.0])) for step in (1, 2, 3)],
+            rank=rank,
+            world_size=2,
+        )
     keep(tmp_path, [(3, [("a", 0), ("a", 1)], np.array([5.0, 5.0]))], rank=0, world_size=1)
     assert [sample.count for sample in read_ledger(tmp_path).worst(5)] == [3, 3]
 
 
 def test_samples_may_be_called_by_number_text_or_content(tmp_path: Path) -> None:
-    names: list[Any] = [7, "essay-3", ("web", "page"), "#00000000000000ff", ("batches", 1 << 60), ("train", -1)]
+    names: list[Any] = [
+        7,
+        "essay-3",
+        ("web", "page"),
+        "#00000000000000ff",
+        ("batches", 1 << 60),
+        ("train", -1),
+    ]
     keep(tmp_path, [(1, names, np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]))])
-    keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]  # other integers than usual, on purpose
-    found = [(sample.dataset, sample.sample, sample.count) for sample in read_ledger(tmp_path).worst(20)]
+    # other integers than usual, on purpose
+    keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]
+    found = [
+        (sample.dataset, sample.sample, sample.count) for sample in read_ledger(tmp_path).worst(20)
+    ]
     assert found == [
         ("", 7, 1),
         ("", "essay-3", 1),

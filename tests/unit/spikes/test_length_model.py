@@ -13,11 +13,17 @@ def draw_samples(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Losses that fall with the length, and vary more where samples are short."""
     lengths = np.exp(generator.uniform(np.log(4), np.log(400), number)).astype(np.int64)
-    losses = level - 0.3 * np.log(lengths / 40) + generator.normal(0, 1, number) * (0.1 + 1.2 / np.sqrt(lengths))
+    losses = (
+        level
+        - 0.3 * np.log(lengths / 40)
+        + generator.normal(0, 1, number) * (0.1 + 1.2 / np.sqrt(lengths))
+    )
     return lengths, losses
 
 
-def take_step(model: LengthModel, lengths: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def take_step(
+    model: LengthModel, lengths: NDArray[np.int64], losses: NDArray[np.float64]
+) -> NDArray[np.float64]:
     z = model.z(lengths, losses)
     model.follow(float(np.mean(z)))
     model.learn(lengths, z)
@@ -73,7 +79,10 @@ def test_nothing_to_fit_is_no_error() -> None:
 def test_a_running_model_follows_a_falling_loss() -> None:
     generator = np.random.default_rng(6)
     model = LengthModel()
-    last = [take_step(model, *draw_samples(generator, 32, level=9 * 0.98**step + 2)) for step in range(300)]
+    last = [
+        take_step(model, *draw_samples(generator, 32, level=9 * 0.98**step + 2))
+        for step in range(300)
+    ]
     z = np.concatenate(last[150:])
     assert model.is_ready
     assert abs(float(np.mean(z))) < 0.2

@@ -1,4 +1,6 @@
-"""The rule that needs no threshold, on losses that fall, jump, climb, rest, and have heavy tails."""
+"""The rule that needs no threshold, on losses that fall, jump, climb, rest, and have heavy
+tails.
+"""
 
 import json
 import random
@@ -29,7 +31,9 @@ def test_a_constant_loss_has_no_events_and_its_end_is_seen() -> None:
 
 
 @pytest.mark.parametrize("step", [100, 150, 400, 1990])
-def test_a_single_bad_step_is_found_where_it_is_also_while_the_loss_still_falls_fast(step: int) -> None:
+def test_a_single_bad_step_is_found_where_it_is_also_while_the_loss_still_falls_fast(
+    step: int,
+) -> None:
     losses = curve()
     losses[step] += 0.5
     (event,) = events(losses)
@@ -44,7 +48,12 @@ def test_a_burst_of_five_bad_steps_is_one_event_with_a_span() -> None:
     for place in (0, 1, 3, 4, 6):
         losses[1000 + place] += 1.0 + place / 10
     (event,) = events(losses)
-    assert (event.first_step, event.last_step, event.num_bad, event.peak_step) == (1000, 1006, 5, 1006)
+    assert (event.first_step, event.last_step, event.num_bad, event.peak_step) == (
+        1000,
+        1006,
+        5,
+        1006,
+    )
 
 
 def test_a_jump_to_a_higher_plateau_is_one_event_and_then_the_new_normal() -> None:
@@ -71,19 +80,26 @@ def test_falling_learning_rates_and_plateaus_are_no_events() -> None:
 
 def test_nans_to_the_end_are_one_event() -> None:
     (event,) = events(curve(500) + [float("nan")] * 500)
-    assert (event.kind, event.first_step, event.last_step, event.num_bad) == (NONFINITE, 500, 999, 500)
+    assert (event.kind, event.first_step, event.last_step, event.num_bad) == (
+        NONFINITE,
+        500,
+        999,
+        500,
+    )
 
 
 def test_the_limit_rises_with_heavy_tails() -> None:
     def limit(noise: Callable[[random.Random], float]) -> float:
-        draw, rule = random.Random(3), RobustRule()
+        draw = random.Random(3)
+        rule = RobustRule()
         state = rule.start()
         for _ in range(3000):
             rule.score(state, 3.0 + 0.03 * noise(draw))
         return state.limit
 
     tame = limit(lambda draw: draw.gauss(0, 1))
-    heavy = limit(lambda draw: draw.gauss(0, 1) / (draw.gammavariate(1.5, 2 / 3) ** 0.5))  # Student's t
+    # Student's t
+    heavy = limit(lambda draw: draw.gauss(0, 1) / (draw.gammavariate(1.5, 2 / 3) ** 0.5))
     assert tame < 6 < 8 < heavy
 
 

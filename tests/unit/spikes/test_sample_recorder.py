@@ -1,4 +1,6 @@
-"""Samples on their way through the recorder: written when they stand out, read back, skipped by name, and never in the way."""
+"""Samples on their way through the recorder: written when they stand out, read back, skipped by
+name, and never in the way.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,20 @@ from sonde.errors import SettingError
 from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.spike_log import read_spikes, skip_step
 
-BAD_STEP, BAD_ROW = 150, 7
+BAD_STEP = 150
+BAD_ROW = 7
 
 
-def feed(recorder: SpikeRecorder, *, num_steps: int = 200, rows: int = 32, bad: tuple[int, ...] = (BAD_STEP,)) -> None:
+def feed(
+    recorder: SpikeRecorder,
+    *,
+    num_steps: int = 200,
+    rows: int = 32,
+    bad: tuple[int, ...] = (BAD_STEP,),
+) -> None:
     """Steps whose samples have losses around 3; one row of the bad ones has 8."""
     generator = np.random.default_rng(1)
     for step in range(1, num_steps + 1):
@@ -44,7 +53,11 @@ def test_one_bad_row_is_recorded_though_the_mean_is_no_event(tmp_path: Path) -> 
     log = read_spikes(tmp_path / "run")
     (sample,) = log.samples
     assert log.spikes == ()
-    assert (sample.step, sample.dataset, sample.sample) == (BAD_STEP, "train", 100 * BAD_STEP + BAD_ROW)
+    assert (sample.step, sample.dataset, sample.sample) == (
+        BAD_STEP,
+        "train",
+        100 * BAD_STEP + BAD_ROW,
+    )
     assert (sample.loss, sample.num_tokens, sample.token_losses) == (8.0, 2, (8.0, 8.0))
     assert sample.expected == pytest.approx(3, abs=0.3)
     assert (sample.z or 0) > 10
@@ -65,10 +78,14 @@ def test_records_of_samples_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("sonde.spikes.recorder._MAX_SAMPLE_RECORDS", 3)
     with SpikeRecorder(tmp_path / "s") as recorder:
         feed(recorder, bad=tuple(range(100, 200, 10)))
-    assert len([one for one in read_records(tmp_path / "s") if one["type"] == "SAMPLE"]) == 3
+    assert (
+        len([record for record in read_records(tmp_path / "s") if record["type"] == "SAMPLE"]) == 3
+    )
 
 
-@pytest.mark.parametrize("losses", [torch.full((32,), 3.0, dtype=torch.bfloat16), [3.0] * 32, np.full(32, 3.0)])
+@pytest.mark.parametrize(
+    "losses", [torch.full((32,), 3.0, dtype=torch.bfloat16), [3.0] * 32, np.full(32, 3.0)]
+)
 def test_losses_are_taken_as_they_come(tmp_path: Path, losses: Any) -> None:
     with SpikeRecorder(tmp_path / "s") as recorder:
         recorder.observe(1, 3.0, sample_losses=losses, token_counts=[5] * 32)
@@ -82,7 +99,7 @@ def test_a_row_that_only_keeps_a_rank_in_step_is_not_judged(tmp_path: Path) -> N
 
 
 def test_samples_can_be_left_alone(tmp_path: Path) -> None:
-    with SpikeRecorder(tmp_path / "s", settings=RecorderSettings(sample_risk=None)) as recorder:
+    with SpikeRecorder(tmp_path / "s", settings=SpikeSettings(sample_risk=None)) as recorder:
         feed(recorder)
         assert recorder.sample_event is None
         recorder.load_state_dict(recorder.state_dict())
@@ -109,12 +126,19 @@ def test_a_sample_that_stands_out_is_skipped_by_name(tmp_path: Path) -> None:
     assert read_skip_list(skipped.path).samples("train").tolist() == [100 * BAD_STEP + BAD_ROW]
 
 
-def test_inside_a_long_event_every_step_has_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inside_a_long_event_every_step_has_its_own_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Run(tmp_path / "run") as run:
-        recorder = run.spikes(settings=RecorderSettings(rule=ThresholdRule(above=5.0), ring_steps=4))
+        recorder = run.spikes(settings=SpikeSettings(rule=ThresholdRule(above=5.0), ring_steps=4))
         for step in range(1, 301):
             ids = [("train", 10 * step + row) for row in range(2)]
-            recorder.observe(step, 6.0 + (step == 250) if step > 100 else 2.0, sample_ids=ids, sample_losses=[1.0, 9.0])
+            recorder.observe(
+                step,
+                6.0 + (step == 250) if step > 100 else 2.0,
+                sample_ids=ids,
+                sample_losses=[1.0, 9.0],
+            )
     (spike,) = read_spikes(tmp_path / "run").spikes
     for step in (101, 150, 228, 250):  # the first, some, and the peak
         assert spike.samples(step)[0].sample == 10 * step + 1

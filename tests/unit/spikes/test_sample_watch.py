@@ -12,7 +12,9 @@ Step = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def draw_steps(seed: int, number: int, rows: int = 64) -> list[Step]:
-    """Losses that fall with time and with the length; short samples vary more, and the upper tail is longer than the lower."""
+    """Losses that fall with time and with the length; short samples vary more, and the upper tail
+    is longer than the lower.
+    """
     generator = np.random.default_rng(seed)
     steps = []
     for step in range(number):
@@ -43,7 +45,8 @@ def test_lists_of_a_few_samples_are_judged_as_arrays_are() -> None:
     steps = draw_steps(11, 300, 8)
     steps[249][0][5] += 2.5
     steps[269][0][2] = np.nan
-    arrays, lists = SampleWatch(), SampleWatch()
+    arrays = SampleWatch()
+    lists = SampleWatch()
     for number, (losses, lengths) in enumerate(steps, 1):
         z, event, _ = arrays.observe(number, losses, lengths)
         z_of_list, event_of_list, _ = lists.observe(number, losses.tolist(), lengths.tolist())
@@ -56,15 +59,22 @@ def test_lists_of_a_few_samples_are_judged_as_arrays_are() -> None:
 @pytest.mark.slow
 def test_clean_samples_stand_out_less_than_once_in_twenty_thousand() -> None:
     num_samples = sum(len(losses) for seed in range(10) for losses, _ in draw_steps(seed, 400))
-    num_found = sum(len(event.rows) for seed in range(10) for event in watched(draw_steps(seed, 400)))
+    num_found = sum(
+        len(event.rows) for seed in range(10) for event in watched(draw_steps(seed, 400))
+    )
     assert num_found <= num_samples / 20_000
 
 
 @pytest.mark.parametrize("rows", [16, 64])
-def test_where_nearly_all_samples_are_known_by_heart_the_others_do_not_all_stand_out(rows: int) -> None:
+def test_where_nearly_all_samples_are_known_by_heart_the_others_do_not_all_stand_out(
+    rows: int,
+) -> None:
     generator = np.random.default_rng(5)
     steps = [
-        (7 * 0.97 ** min(step, 200) * np.exp(generator.normal(0, 1, rows)).clip(0, 9), generator.integers(5, 20, rows))
+        (
+            7 * 0.97 ** min(step, 200) * np.exp(generator.normal(0, 1, rows)).clip(0, 9),
+            generator.integers(5, 20, rows),
+        )
         for step in range(500)
     ]
     steps[450][0][3] = 7.0
@@ -98,7 +108,9 @@ def test_a_step_is_judged_against_steps_of_its_own_length() -> None:
         lengths = np.full(32, 200 if long else 10)
         losses = (2.0 if long else 3.0) + generator.normal(0, 0.2, 32)
         if step == 300:
-            losses += 0.5  # 2.5 where steps between 2 and 3 are usual, but 14 deviations for a step of long samples
+            # 2.5 where steps between 2 and 3 are usual, but 14 deviations for a step of long
+            # samples
+            losses += 0.5
         begun.append(watch.observe(step, losses, lengths)[2])
     (event,) = [event for event in begun if event is not None]
     assert (event.first_step, event.metric) == (300, MATCHED_LOSS)
@@ -142,12 +154,15 @@ def test_resumes_to_the_bit() -> None:
     steps = draw_steps(9, 400)
     for number in (250, 350):
         steps[number][0][3] += 5.0
-    whole, first, second = SampleWatch(), SampleWatch(), SampleWatch()
+    whole = SampleWatch()
+    first = SampleWatch()
+    second = SampleWatch()
     expected = [whole.observe(number, *step) for number, step in enumerate(steps)][217:]
     for number, step in enumerate(steps[:217]):
         first.observe(number, *step)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     found = [second.observe(217 + number, *step) for number, step in enumerate(steps[217:])]
     assert all(
-        np.array_equal(one[0], other[0]) and one[1:] == other[1:] for one, other in zip(expected, found, strict=True)
+        np.array_equal(one[0], other[0]) and one[1:] == other[1:]
+        for one, other in zip(expected, found, strict=True)
     )

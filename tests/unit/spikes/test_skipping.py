@@ -12,7 +12,7 @@ from sonde.records.manifest import RUNNING, read_manifest, write_manifest
 from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.spike_log import skip_step
 
 
@@ -36,7 +36,11 @@ def test_the_run_tells_what_it_was_told_to_skip(spiked_run: Path) -> None:
     (note,) = read_manifest(spiked_run).other["skip_lists"]
     assert (note["path"], note["step"], note["num_samples"]) == (str(skipped.path), 8, 1)
     *_, event = read_records(RunLayout(spiked_run).record_file("events", 0))
-    assert (event["event"], event["samples"], event["sha256"]) == ("skip", {"train": [5]}, note["sha256"])
+    assert (event["event"], event["samples"], event["sha256"]) == (
+        "skip",
+        {"train": [5]},
+        note["sha256"],
+    )
     # A second time nothing is new, and nothing is noted.
     skip_step(spiked_run, 8, worst=1)
     assert len(read_manifest(spiked_run).other["skip_lists"]) == 1
@@ -54,7 +58,9 @@ def test_the_manifest_of_a_live_run_is_left_to_it(spiked_run: Path) -> None:
     assert (note["step"], note["sha256"]) == (8, event["sha256"])
 
 
-def test_a_list_of_ones_own_is_added_to_and_keeps_its_lines(spiked_run: Path, tmp_path: Path) -> None:
+def test_a_list_of_ones_own_is_added_to_and_keeps_its_lines(
+    spiked_run: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("wiki 7  by hand\n")
     skip_step(spiked_run, 8, path=path)
@@ -67,9 +73,12 @@ def test_what_a_list_cannot_name_is_refused(tmp_path: Path, spiked_run: Path) ->
         skip_step(spiked_run, 8, worst=0)
     with pytest.raises(SettingError, match="no spike was recorded"):
         skip_step(spiked_run, 1000)
-    for name, ids, reason in (("plain", [1, 2], "cannot stand in a skip list"), ("none", None, "recorded no samples")):
+    for name, ids, reason in (
+        ("plain", [1, 2], "cannot stand in a skip list"),
+        ("none", None, "recorded no samples"),
+    ):
         with Run(tmp_path / name) as run:
-            settings = RecorderSettings(rule=ThresholdRule(above=5.0))
+            settings = SpikeSettings(rule=ThresholdRule(above=5.0))
             with SpikeRecorder(run.records("spikes"), settings=settings) as recorder:
                 recorder.observe(1, 9.0, sample_ids=ids)
         with pytest.raises(SettingError, match=reason):

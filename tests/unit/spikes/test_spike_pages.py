@@ -6,20 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
+from sonde.compat.atorch.loss_lines import read_line, worst_sample
 from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.ledger_log import read_ledger
-from sonde.spikes.loss_lines import read_line, worst_sample
-from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.spike_log import read_spikes
 
 PAGES = Path(__file__).parents[3] / "docs" / "formats"
 
 
 def example(page: str, language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^```{language}\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert found is not None
     return found[1]
 
@@ -40,11 +42,15 @@ def test_the_example_records_are_read_as_one_event(tmp_path: Path) -> None:
 
 def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with SpikeRecorder(path, settings=RecorderSettings(rule=ThresholdRule(above=5.0))) as recorder:
-        recorder.observe(0, 9.0, sample_ids=[("train", 1)], sample_losses=[9.0], token_losses=[[9.0]])
+    with SpikeRecorder(path, settings=SpikeSettings(rule=ThresholdRule(above=5.0))) as recorder:
+        recorder.observe(
+            0, 9.0, sample_ids=[("train", 1)], sample_losses=[9.0], token_losses=[[9.0]]
+        )
         recorder.flush()
         for step in range(1, 60):
-            losses = np.random.default_rng(step).normal(3, 0.3, 32) + 9 * ((np.arange(32) == 5) & (step == 50))
+            losses = np.random.default_rng(step).normal(3, 0.3, 32) + 9 * (
+                (np.arange(32) == 5) & (step == 50)
+            )
             recorder.observe(step, 3.0, sample_ids=list(range(32)), sample_losses=losses)
     real = [json.loads(line) for line in path.read_text().splitlines()]
     shown = [json.loads(line) for line in example("spikes", "json").splitlines()][1:]

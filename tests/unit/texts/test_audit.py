@@ -1,4 +1,6 @@
-"""The audit of a corpus: text files, parallel ones, JSON Lines and data directories; the same for any number of workers."""
+"""The audit of a corpus: text files, parallel ones, JSON Lines and data directories; the same for
+any number of workers.
+"""
 
 import gzip
 import json
@@ -12,7 +14,7 @@ from odd_texts import BAD, clean_texts, parallel_texts
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
-from sonde.texts.audit import Audit, AuditSettings, Finding, audit
+from sonde.texts.audit import Audit, AuditFinding, AuditSettings, audit
 from sonde.texts.corpora import open_corpus
 
 
@@ -25,17 +27,26 @@ def lines() -> list[str]:
 
 
 def run(path: Path, **settings: object) -> Audit:
-    return audit(open_corpus([path]), AuditSettings(near_duplicates=False, **settings))  # type: ignore[arg-type]  # several types in one dict
+    # several types in one dict
+    return audit(open_corpus([path]), AuditSettings(near_duplicates=False, **settings))  # type: ignore[arg-type]
 
 
 def kinds(done: Audit) -> dict[int, str]:
-    return {one.number: one.kind for one in done.findings}
+    return {finding.number: finding.kind for finding in done.findings}
 
 
-EXPECTED = {100: "markup", 200: "garbled_text", 300: "foreign_language", 400: "empty", 504: "duplicate"}
+EXPECTED = {
+    100: "markup",
+    200: "garbled_text",
+    300: "foreign_language",
+    400: "empty",
+    504: "duplicate",
+}
 
 
-def test_bad_lines_are_found_with_their_kind_place_and_text(tmp_path: Path, lines: list[str]) -> None:
+def test_bad_lines_are_found_with_their_kind_place_and_text(
+    tmp_path: Path, lines: list[str]
+) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(lines) + "\n")
     done = run(path)
@@ -44,17 +55,20 @@ def test_bad_lines_are_found_with_their_kind_place_and_text(tmp_path: Path, line
     assert sum(done.counts.values()) == 5
     assert done.flagged.tolist() == sorted(EXPECTED)
     assert done.corpus.place(100) == f"{path}:101"
-    found = {one.kind: one for one in done.findings}
+    found = {finding.kind: finding for finding in done.findings}
     assert found["markup"].text == BAD[0]
     assert found["duplicate"].text == lines[7]
     assert found["duplicate"].evidence == ("the same as text 8",)
     assert done.samples.tolist() == [100, 200, 300, 503]  # `prepare` leaves the empty line out
 
 
-def test_the_result_depends_neither_on_workers_nor_on_pieces(tmp_path: Path, lines: list[str]) -> None:
+def test_the_result_depends_neither_on_workers_nor_on_pieces(
+    tmp_path: Path, lines: list[str]
+) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(lines))
-    corpus, streamed = open_corpus([path]), list[Finding]()
+    corpus = open_corpus([path])
+    streamed = list[AuditFinding]()
     with ThreadPoolExecutor(3) as pool:
         settings = AuditSettings(near_duplicates=False, piece_bytes=2000)
         done = audit(corpus, settings, executor=pool, num_under_way=6, on_finding=streamed.append)
@@ -68,7 +82,9 @@ def test_compressed_and_json_lines_are_read(tmp_path: Path, lines: list[str]) ->
     zipped.write_bytes(gzip.compress("\n".join(lines).encode()))
     assert kinds(run(zipped)) == EXPECTED
     records = tmp_path / "corpus.jsonl"
-    records.write_text("".join(json.dumps({"meta": {"body": line}}) + "\n" for line in lines) + "{torn\n[1]\n")
+    records.write_text(
+        "".join(json.dumps({"meta": {"body": line}}) + "\n" for line in lines) + "{torn\n[1]\n"
+    )
     done = audit(open_corpus([records], fields=["meta.body"]), AuditSettings(near_duplicates=False))
     assert kinds(done) == EXPECTED | {505: "unreadable", 506: "unreadable"}
 
@@ -86,7 +102,9 @@ def test_pairs_are_read_from_parallel_files_and_from_prepared_data(tmp_path: Pat
     assert kinds(done) == expected
     prepare(
         PrepareSettings(
-            splits={"train": dict(zip(("en", "de"), paths, strict=True))}, out=tmp_path / "data", tokenizer="bytes"
+            splits={"train": dict(zip(("en", "de"), paths, strict=True))},
+            out=tmp_path / "data",
+            tokenizer="bytes",
         )
     )
     prepared = audit(open_corpus([tmp_path / "data"]), AuditSettings(near_duplicates=False))
@@ -133,11 +151,16 @@ def test_an_empty_file_has_nothing_to_find(tmp_path: Path) -> None:
     assert (done.num_texts, done.findings) == (0, ())
 
 
-def test_only_the_clearest_are_kept_but_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_clearest_are_kept_but_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text(
         "\n".join(
-            [*clean_texts()[:400], *(f"THE OLD MAN NUMBER {number} WALKS ALONG THE RIVER" for number in range(20))]
+            [
+                *clean_texts()[:400],
+                *(f"THE OLD MAN NUMBER {number} WALKS ALONG THE RIVER" for number in range(20)),
+            ]
         )
     )
     monkeypatch.setattr("sonde.texts.audit._NUM_LISTED", 5)

@@ -26,8 +26,12 @@ def matches(*batches: list[str], least: float = 0.8) -> list[Match]:
 
 
 def test_the_same_text_is_found_in_another_part_of_the_corpus() -> None:
-    one, other = texts(1, 300), texts(2, 300)
-    assert matches(one, [*other, one[17], f"  {one[18]}\n"]) == [Match(600, 17, 1.0), Match(601, 18, 1.0)]
+    one = texts(1, 300)
+    other = texts(2, 300)
+    assert matches(one, [*other, one[17], f"  {one[18]}\n"]) == [
+        Match(600, 17, 1.0),
+        Match(601, 18, 1.0),
+    ]
 
 
 def test_a_text_with_a_changed_word_is_nearly_the_same() -> None:

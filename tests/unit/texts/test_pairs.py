@@ -1,4 +1,6 @@
-"""Signs of a pair: copied, swapped, truncated and mismatched pairs are told apart; a good translation is left alone."""
+"""Signs of a pair: copied, swapped, truncated and mismatched pairs are told apart; a good
+translation is left alone.
+"""
 
 import random
 
@@ -6,7 +8,7 @@ import pytest
 from odd_texts import parallel_texts
 
 from sonde.texts import pairs
-from sonde.texts.pairs import PairProfile, pair_profile_of, read_pair, read_pairs
+from sonde.texts.pairs import PairProfile, find_pair_signs, find_signs_of_pairs, pair_profile_of
 from sonde.texts.signs import CLEAR, FOREIGN_LANGUAGE
 
 
@@ -18,7 +20,10 @@ def profile() -> PairProfile:
 
 def test_good_pairs_have_no_sign(profile: PairProfile) -> None:
     sources, targets = zip(*parallel_texts(2, 100), strict=True)
-    assert all(not [*one.pair, *one.source, *one.target] for one in read_pairs(sources, targets, profile))
+    assert all(
+        not [*reading.pair, *reading.source, *reading.target]
+        for reading in find_signs_of_pairs(sources, targets, profile)
+    )
 
 
 SOURCE, TARGET = parallel_texts(3, 1)[0]
@@ -41,14 +46,14 @@ SOURCE, TARGET = parallel_texts(3, 1)[0]
     ],
 )
 def test_a_bad_pair_is_named(profile: PairProfile, kind: str, source: str, target: str) -> None:
-    reading = read_pair(source, target, profile)
+    reading = find_pair_signs(source, target, profile)
     assert reading.pair[0].kind == kind
     assert reading.pair[0].strength >= CLEAR
     assert FOREIGN_LANGUAGE not in {one.kind for one in (*reading.source, *reading.target)}
 
 
 def test_a_target_in_the_source_language_that_is_no_copy_is_foreign(profile: PairProfile) -> None:
-    reading = read_pair(SOURCE, parallel_texts(9, 1)[0][0], profile)
+    reading = find_pair_signs(SOURCE, parallel_texts(9, 1)[0][0], profile)
     assert reading.target[0].kind == FOREIGN_LANGUAGE
     assert not reading.source
 
@@ -56,7 +61,7 @@ def test_a_target_in_the_source_language_that_is_no_copy_is_foreign(profile: Pai
 def test_copies_are_no_sign_where_copies_are_normal() -> None:
     copies = [(source, source) for source, _ in parallel_texts(4, 100)]
     profile = pair_profile_of(*zip(*copies, strict=True))
-    assert not read_pair(*copies[0], profile).pair
+    assert not find_pair_signs(*copies[0], profile).pair
 
 
 def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:
@@ -70,7 +75,7 @@ def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:
     sources = [f"the {' and '.join(words)}." for words in chosen]
     targets = [f"der {' und '.join(word[::-1] + 'chen' for word in words)}." for words in chosen]
     profile = pair_profile_of(sources[200:], targets[200:])
-    good = read_pairs(sources[:200], targets[:200], profile)
-    bad = read_pairs(sources[:199], targets[1:200], profile)
+    good = find_signs_of_pairs(sources[:200], targets[:200], profile)
+    bad = find_signs_of_pairs(sources[:199], targets[1:200], profile)
     assert sum(bool(one.pair) for one in good) <= 2
     assert sum(one.pair[:1] != [] and one.pair[0].kind == pairs.MISMATCHED for one in bad) > 150

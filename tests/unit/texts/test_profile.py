@@ -10,7 +10,11 @@ TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"] 
 
 
 def test_text_like_the_corpus_is_less_of_a_surprise() -> None:
-    surprise = profile_of(TEXTS).measure(["the cat sat on a log", "zqx wvk jj xqz vvkw qq"]).columns["surprise"]
+    surprise = (
+        profile_of(TEXTS)
+        .measure(["the cat sat on a log", "zqx wvk jj xqz vvkw qq"])
+        .columns["surprise"]
+    )
     assert surprise[0] + 2 < surprise[1]
 
 

@@ -1,4 +1,6 @@
-"""Signs of a text: each kind is named, ordinary text is left alone, and what is normal in a corpus is no sign there."""
+"""Signs of a text: each kind is named, ordinary text is left alone, and what is normal in a corpus
+is no sign there.
+"""
 
 import zlib
 
@@ -7,7 +9,7 @@ from odd_texts import ODD, sentences
 
 from sonde.texts import signs
 from sonde.texts.profile import CorpusProfile, profile_of
-from sonde.texts.signs import CLEAR, read_text, read_texts
+from sonde.texts.signs import CLEAR, find_signs, find_signs_of_all
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +19,7 @@ def profile() -> CorpusProfile:
 
 @pytest.mark.parametrize("kind", signs.KINDS)
 def test_a_text_of_another_kind_is_named_as_what_it_is(profile: CorpusProfile, kind: str) -> None:
-    found = read_text(ODD[kind], profile)
+    found = find_signs(ODD[kind], profile)
     assert found, kind
     assert found[0].kind == kind
     assert found[0].strength >= CLEAR
@@ -25,28 +27,47 @@ def test_a_text_of_another_kind_is_named_as_what_it_is(profile: CorpusProfile, k
 
 
 def test_text_like_the_corpus_has_no_sign(profile: CorpusProfile) -> None:
-    assert [found for found in read_texts(sentences(2, 300), profile) if found] == []
+    assert [found for found in find_signs_of_all(sentences(2, 300), profile) if found] == []
 
 
 def test_markup_is_no_sign_in_a_corpus_of_markup() -> None:
-    pages = [f"<li><b>{text}</b> <i>{number}</i></li>" for number, text in enumerate(sentences(3, 200))]
-    assert not [found for found in read_texts(pages, profile_of(pages)) if found and found[0].strength >= CLEAR]
+    pages = [
+        f"<li><b>{text}</b> <i>{number}</i></li>" for number, text in enumerate(sentences(3, 200))
+    ]
+    assert not [
+        found
+        for found in find_signs_of_all(pages, profile_of(pages))
+        if found and found[0].strength >= CLEAR
+    ]
 
 
 def test_the_language_of_the_corpus_is_never_foreign_to_it() -> None:
     captions = [
-        "Un homme en chemise bleue répare une bicyclette dans la rue.", "Deux enfants jouent au ballon devant une vieille maison.",
-        "Une femme âgée vend des légumes au marché du village.", "Un chien noir court sur la plage avec un bâton.",
-        "Des ouvriers réparent le toit d'un grand bâtiment gris.", "Une petite fille regarde les bateaux depuis le port.",
-    ]  # fmt: skip
-    unseen = ["Trois musiciens jouent du tambour près d'une fontaine.", "Un cuisinier prépare des crêpes pour les touristes.",
-              "Plusieurs cyclistes grimpent une pente raide sous la pluie."]  # fmt: skip
+        "Un homme en chemise bleue répare une bicyclette dans la rue.",
+        "Deux enfants jouent au ballon devant une vieille maison.",
+        "Une femme âgée vend des légumes au marché du village.",
+        "Un chien noir court sur la plage avec un bâton.",
+        "Des ouvriers réparent le toit d'un grand bâtiment gris.",
+        "Une petite fille regarde les bateaux depuis le port.",
+    ]
+    unseen = [
+        "Trois musiciens jouent du tambour près d'une fontaine.",
+        "Un cuisinier prépare des crêpes pour les touristes.",
+        "Plusieurs cyclistes grimpent une pente raide sous la pluie.",
+    ]
     profile = profile_of(captions * 30)
-    assert not [sign for found in read_texts(unseen, profile) for sign in found if sign.strength >= CLEAR]
+    assert not [
+        sign
+        for found in find_signs_of_all(unseen, profile)
+        for sign in found
+        if sign.strength >= CLEAR
+    ]
 
 
 def test_punctuation_of_other_scripts_is_not_garbled_text(profile: CorpusProfile) -> None:
-    assert not read_text("« The old man » looks at the green river — in the morning… and says nothing。", profile)
+    assert not find_signs(
+        "« The old man » looks at the green river — in the morning… and says nothing。", profile
+    )
 
 
 def test_a_dump_in_hexadecimal_is_garbled_and_no_language(profile: CorpusProfile) -> None:
@@ -54,48 +75,61 @@ def test_a_dump_in_hexadecimal_is_garbled_and_no_language(profile: CorpusProfile
         "3fa91c2e 77b0d1e4 9ac01f33 e4d2aa10 5b6c7d8e f0e1d2c3",
         "0a1b2c3d4e5f 99aabbccddee 1234567890ab c0ffee00c0de",
     ):
-        assert read_text(text, profile)[0].kind == signs.GARBLED_TEXT
+        assert find_signs(text, profile)[0].kind == signs.GARBLED_TEXT
 
 
 def test_one_tag_that_is_half_of_a_short_text_makes_it_markup(profile: CorpusProfile) -> None:
-    assert read_text('<div class="river-window"><a href="/win', profile)[0].kind == signs.MARKUP
+    assert find_signs('<div class="river-window"><a href="/win', profile)[0].kind == signs.MARKUP
 
 
 def test_a_phrase_longer_than_sixteen_tokens_is_found_repeating(profile: CorpusProfile) -> None:
     phrase = list(range(40))
-    found = read_text("The old man walks along the green river.", profile, tokens=phrase * 4)
+    found = find_signs("The old man walks along the green river.", profile, tokens=phrase * 4)
     assert [one.kind for one in found] == [signs.REPETITION]
 
 
 def test_texts_of_one_batch_are_read_as_each_is_alone(profile: CorpusProfile) -> None:
-    together = read_texts([*ODD.values(), "", *sentences(8, 5)], profile)
-    alone = [read_text(text, profile) for text in [*ODD.values(), "", *sentences(8, 5)]]
+    together = find_signs_of_all([*ODD.values(), "", *sentences(8, 5)], profile)
+    alone = [find_signs(text, profile) for text in [*ODD.values(), "", *sentences(8, 5)]]
     assert together == alone
 
 
 def test_an_empty_corpus_and_hostile_characters_raise_nothing(profile: CorpusProfile) -> None:
-    assert read_text("\ud800\U0010ffff\x00", profile)[0].kind == signs.GARBLED_TEXT
-    assert read_texts([], profile) == []
-    assert read_text("anything at all", profile_of([])) is not None
-    assert read_text("", profile_of([""])) is not None
+    assert find_signs("\ud800\U0010ffff\x00", profile)[0].kind == signs.GARBLED_TEXT
+    assert find_signs_of_all([], profile) == []
+    assert find_signs("anything at all", profile_of([])) is not None
+    assert find_signs("", profile_of([""])) is not None
 
 
 def test_bytes_of_anything_shown_as_letters_are_garbled_and_not_mis_decoded() -> None:
     profile = profile_of(
-        [f"The {noun} of the file is read when it is opened again." for noun in ("name", "size", "line", "end")] * 20
+        [
+            f"The {noun} of the file is read when it is opened again."
+            for noun in ("name", "size", "line", "end")
+        ]
+        * 20
     )
-    noise = zlib.compress(" ".join(str(number * number) for number in range(200)).encode()).decode("latin-1")
-    assert read_text(noise, profile)[0].kind != "mis_decoded"
-    wrong = "Das Mädchen hört über die Straße müde zu, während der Bär gähnt.".encode().decode("cp1252")
-    assert "mis_decoded" in [one.kind for one in read_text(wrong, profile)]
+    noise = zlib.compress(" ".join(str(number * number) for number in range(200)).encode()).decode(
+        "latin-1"
+    )
+    assert find_signs(noise, profile)[0].kind != "mis_decoded"
+    wrong = "Das Mädchen hört über die Straße müde zu, während der Bär gähnt.".encode().decode(
+        "cp1252"
+    )
+    assert "mis_decoded" in [sign.kind for sign in find_signs(wrong, profile)]
 
 
 def test_noise_in_latin_letters_is_noise_in_a_corpus_of_another_script_too() -> None:
     captions = [
-        "Старый рыбак чинит сети на берегу реки.", "Двое детей играют в мяч перед домом.",
-        "Пожилая женщина продаёт овощи на рынке.", "Чёрная собака бежит по пляжу с палкой.",
-    ]  # fmt: skip
+        "Старый рыбак чинит сети на берегу реки.",
+        "Двое детей играют в мяч перед домом.",
+        "Пожилая женщина продаёт овощи на рынке.",
+        "Чёрная собака бежит по пляжу с палкой.",
+    ]
     profile = profile_of(captions * 40)
     noise = "qzxv jkpwq xvbnq wqzpt kjhgf zxqvw bvcxz qpwkz mnbvx"
-    assert read_text(noise, profile)[0].kind == signs.GARBLED_TEXT
-    assert read_text("An old man repairs his nets beside the river.", profile)[0].kind == signs.OTHER_SCRIPT
+    assert find_signs(noise, profile)[0].kind == signs.GARBLED_TEXT
+    assert (
+        find_signs("An old man repairs his nets beside the river.", profile)[0].kind
+        == signs.OTHER_SCRIPT
+    )

@@ -39,6 +39,7 @@ def test_every_bar_lies_in_the_picture(ratio: float) -> None:
     one = figures.Measured(figures.FIGURES[-1], ours=1.0, theirs=ratio)
     tree = ElementTree.fromstring(figures.picture([one]))
     (bar,) = tree.iter("{http://www.w3.org/2000/svg}rect")
-    left, width = float(bar.attrib["x"]), float(bar.attrib["width"])
+    left = float(bar.attrib["x"])
+    width = float(bar.attrib["width"])
     assert 0 < left <= left + width <= 800
     assert bar.attrib["class"] == ("bar" if ratio >= 1 else "slow")

@@ -1,4 +1,6 @@
-"""tools/house_rules.py: each rule catches its own violation, and lets the nearest innocent thing pass."""
+"""tools/house_rules.py: each rule catches its own violation, and lets the nearest innocent thing
+pass.
+"""
 
 import importlib.util
 import sys
@@ -15,7 +17,6 @@ max_file_lines = 30
 max_function_lines = 5
 max_class_lines = 10
 max_arguments = 3
-max_code_lines = 40
 
 [tool.house-rules.exceptions]
 """
@@ -43,7 +44,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def run(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, list[str]]:
     monkeypatch.setattr(sys, "argv", ["house_rules.py", str(project)])
     code: int = house_rules.main()
     return code, capsys.readouterr().out.splitlines()
@@ -57,7 +60,10 @@ def findings_in(project: Path, source: str, *, path: str = "src/box/lid.py") -> 
     limits, exceptions = house_rules.load_rules(project)
     files, findings = house_rules.parse_files(project)
     findings += house_rules.check(files, limits)
-    return [f"{one.path}:{one.line}: {one.text}" for one in house_rules.excuse(findings, exceptions)]
+    return [
+        f"{finding.path}:{finding.line}: {finding.text}"
+        for finding in house_rules.excuse(findings, exceptions)
+    ]
 
 
 def test_a_clean_project_gets_one_summary_line(
@@ -66,32 +72,32 @@ def test_a_clean_project_gets_one_summary_line(
     code, lines = run(project, monkeypatch, capsys)
     assert code == 0
     assert lines == [
-        "house rules: 1 files, 1 lines, 0 of them code in src; largest file src/box/__init__.py (1), longest function none (0)"
+        (
+            "house rules: 1 files, 1 lines, 0 of them code in src; largest file src/box/__init__.py"
+            " (1), longest function none (0)"
+        )
     ]
 
 
 def test_a_finding_is_printed_with_file_and_line_and_fails_the_check(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "src" / "box" / "lid.py").write_text('"""Lid."""\n\n\ndef shut():\n' + "    x = 1\n" * 5)
+    (project / "src" / "box" / "lid.py").write_text(
+        '"""Lid."""\n\n\ndef shut():\n' + "    x = 1\n" * 5
+    )
     code, lines = run(project, monkeypatch, capsys)
     assert code == 1
     assert lines == ["src/box/lid.py:4: function shut has 6 lines, the limit is 5"]
-
-
-def test_code_of_the_package_stays_within_its_budget_and_prose_and_tests_are_free(project: Path) -> None:
-    (project / "src" / "box" / "base.py").write_text('"""Base."""\n' + "y = 2\n" * 20)
-    prose = '"""Prose\n\nof a box."""\n# why\n\nx = 1\n"""What x is."""\n'
-    assert findings_in(project, "y = 2\n" * 25, path="tests/test_lid.py") == []
-    assert findings_in(project, prose + "y = 2\n" * 19) == []
-    assert findings_in(project, prose + "y = 2\n" * 20) == ["src:1: src has 41 lines of code, the limit is 40"]
 
 
 DATACLASS = "from dataclasses import dataclass\n"
 
 CAUGHT = {
     "a long file": ("x = 1\n" * 30, "src/box/lid.py:31: the file has 31 lines, the limit is 30"),
-    "a long function": ("def f():\n" + "    x = 1\n" * 5, "src/box/lid.py:2: function f has 6 lines, the limit is 5"),
+    "a long function": (
+        "def f():\n" + "    x = 1\n" * 5,
+        "src/box/lid.py:2: function f has 6 lines, the limit is 5",
+    ),
     "a long async function": (
         "async def f():\n" + "    x = 1\n" * 5,
         "src/box/lid.py:2: function f has 6 lines, the limit is 5",
@@ -114,11 +120,11 @@ CAUGHT = {
     ),
     "a concrete class with a subclass": (
         "class C: ...\nclass D(C): ...\n",
-        "src/box/lid.py:2: class C has subclasses and is not abstract (which its own bases say: ABC)",
+        "src/box/lid.py:2: class C has subclasses and is not abstract (its own bases say: ABC)",
     ),
     "a concrete class with a subclass, by its module": (
         "class D(lid.C): ...\nclass C: ...\n",
-        "src/box/lid.py:3: class C has subclasses and is not abstract (which its own bases say: ABC)",
+        "src/box/lid.py:3: class C has subclasses and is not abstract (its own bases say: ABC)",
     ),
     "thawed settings": (
         DATACLASS + "@dataclass(kw_only=True)\nclass LidSettings: ...\n",
@@ -129,10 +135,14 @@ CAUGHT = {
         "src/box/lid.py:4: settings LidSettings are not kw_only=True",
     ),
     "unexplained settings": (
-        DATACLASS + "@dataclass(frozen=True, kw_only=True)\nclass LidSettings:\n    width: int = 1\n",
+        DATACLASS
+        + "@dataclass(frozen=True, kw_only=True)\nclass LidSettings:\n    width: int = 1\n",
         "src/box/lid.py:5: field width of settings LidSettings has no docstring below it",
     ),
-    "the root": ("import box\n", "src/box/lid.py:2: imports the root of box: import from the module that defines it"),
+    "the root": (
+        "import box\n",
+        "src/box/lid.py:2: imports the root of box: import from the module that defines it",
+    ),
     "a name of the root, inside a function": (
         "def f():\n    from box import Box\n",
         "src/box/lid.py:3: imports the root of box: import from the module that defines it",
@@ -179,20 +189,30 @@ INNOCENT = {
     ),
     "an abstract base": "from abc import ABC\nclass C(ABC): ...\nclass D(C): ...\n",
     "a generic protocol": (
-        "from typing import Protocol, TypeVar\nT = TypeVar('T')\nclass C(Protocol[T]): ...\nclass D(C[int]): ...\n"
+        "from typing import Protocol, TypeVar\nT = TypeVar('T')\nclass C(Protocol[T]): ...\nclass"
+        " D(C[int]): ...\n"
     ),
-    "an abstract method": "import abc\nclass C:\n    @abc.abstractmethod\n    def f(self): ...\nclass D(C): ...\n",
+    "an abstract method": (
+        "import abc\nclass C:\n    @abc.abstractmethod\n    def f(self): ...\nclass D(C): ...\n"
+    ),
     "an abstract metaclass": "import abc\nclass C(metaclass=abc.ABCMeta): ...\nclass D(C): ...\n",
     "an enumeration": "from enum import Enum\nclass C(Enum):\n    A = 1\n",
-    "a named tuple and a typed dict": "import typing\nclass C(typing.NamedTuple): ...\nclass D(typing.TypedDict): ...\n",
-    "typed dicts of typed dicts": "from typing import TypedDict\nclass D(TypedDict): ...\nclass E(D, total=False): ...\n",
+    "a named tuple and a typed dict": (
+        "import typing\nclass C(typing.NamedTuple): ...\nclass D(typing.TypedDict): ...\n"
+    ),
+    "typed dicts of typed dicts": (
+        "from typing import TypedDict\nclass D(TypedDict): ...\nclass E(D, total=False): ...\n"
+    ),
     "exceptions of exceptions": "class Deeper(Deep): ...\nclass Deep(ValueError): ...\n",
     "good settings": (
         DATACLASS + "@dataclass(frozen=True, kw_only=True)\n"
         "class LidSettings:\n    'Of a lid.'\n    width: int = 1\n    'In millimetres.'\n"
     ),
     "a submodule": "from box import lid\nfrom box.lid import shut\nimport boxes\n",
-    "safe loading": "import torch, numpy, json\ntorch.load('x', weights_only=True)\njson.load('x')\nnumpy.load('x')\n",
+    "safe loading": (
+        "import torch, numpy, json\ntorch.load('x',"
+        " weights_only=True)\njson.load('x')\nnumpy.load('x')\n"
+    ),
 }
 
 
@@ -201,7 +221,9 @@ def test_lets_pass(project: Path, what: str) -> None:
     assert findings_in(project, INNOCENT[what]) == []
 
 
-@pytest.mark.parametrize("path", ["src/box/utils.py", "src/box/core/lid.py", "tests/_helpers.py", "tools/misc.py"])
+@pytest.mark.parametrize(
+    "path", ["src/box/utils.py", "src/box/core/lid.py", "tests/_helpers.py", "tools/misc.py"]
+)
 def test_names_that_say_nothing_are_caught_in_files_and_folders(project: Path, path: str) -> None:
     findings = findings_in(project, "", path=path)
     assert len(findings) == 1
@@ -253,7 +275,9 @@ def test_an_exception_without_a_reason_is_a_finding(project: Path) -> None:
 
 def test_an_exception_that_is_no_longer_needed_is_a_finding(project: Path) -> None:
     findings = excused(project, '"src/box/lid.py:f" = "was long once"\n', "")
-    assert findings == ["pyproject.toml:1: house-rules exception 'src/box/lid.py:f' is not needed: remove it"]
+    assert findings == [
+        "pyproject.toml:1: house-rules exception 'src/box/lid.py:f' is not needed: remove it"
+    ]
 
 
 def test_a_misspelled_limit_is_refused(project: Path) -> None:

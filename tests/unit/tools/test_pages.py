@@ -1,4 +1,6 @@
-"""Pages that are made from the code say what the code says: a new verb, flag, name or module shows in a page's diff."""
+"""Pages that are made from the code say what the code says: a new verb, flag, name or module shows
+in a page's diff.
+"""
 
 import re
 from pathlib import Path
@@ -16,7 +18,9 @@ ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
 
 @pytest.mark.parametrize("name", pages.PAGES)
 def test_a_page_says_what_the_code_says(name: str) -> None:
-    assert (pages.DOCS / name).read_text() == pages.PAGES[name](), "run .venv/bin/python tools/pages.py"
+    assert (pages.DOCS / name).read_text() == pages.PAGES[name](), (
+        "run .venv/bin/python tools/pages.py"
+    )
 
 
 def test_every_verb_has_a_section_and_every_flag_help() -> None:
@@ -41,15 +45,21 @@ def test_check_fails_on_a_page_that_was_edited(
 
 def test_the_map_has_every_room_and_module_that_stands_directly_in_the_package() -> None:
     table = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", ARCHITECTURE, re.MULTILINE)
-    there = {path.stem for path in module_map.PACKAGE.glob("*.py")} - {"__init__", "__main__", "version"}
-    assert sorted(table) == sorted({*module_map.rooms(), *there})
+    there = {path.stem for path in module_map.PACKAGE.glob("*.py")} - {
+        "__init__",
+        "__main__",
+        "version",
+    }
+    assert sorted(table) == sorted({*module_map.packages(), *there})
 
 
 def test_the_map_draws_the_layers_that_import_linter_holds() -> None:
     drawn = re.search(r"^    cli\n(?:    .+\n)+", ARCHITECTURE, re.MULTILINE)
     assert drawn is not None
     shown = [sorted(re.findall(r"\w+", line)) for line in drawn[0].splitlines()]
-    held = [sorted(layer) for layer in module_map.layers() if layer not in (["__main__"], ["version"])]
+    held = [
+        sorted(layer) for layer in module_map.layers() if layer not in (["__main__"], ["version"])
+    ]
     assert shown == held
 
 
@@ -62,6 +72,10 @@ def test_the_files_that_newcomers_are_sent_to_exist(page: str) -> None:
 
 def test_files_that_the_map_names_are_in_their_package() -> None:
     rows = re.findall(r"^\| `([a-z]+)/` \| (.*)", ARCHITECTURE, re.MULTILINE)
-    named = [(package, name) for package, text in rows for name in re.findall(r"`([a-z_]+\.py)`", text)]
+    named = [
+        (package, name) for package, text in rows for name in re.findall(r"`([a-z_]+\.py)`", text)
+    ]
     assert ("records", "journal.py") in named
-    assert [one for one in named if not (PROJECT / "src" / "sonde" / one[0] / one[1]).is_file()] == []
+    assert [
+        one for one in named if not (PROJECT / "src" / "sonde" / one[0] / one[1]).is_file()
+    ] == []

@@ -83,11 +83,15 @@ def test_a_loader_whose_sampler_knows_its_position_resumes_exactly(tmp_path: Pat
             trainer, resumed = make(run, sampler)
             trainer.train(stop=StopWhen(max_updates=end))
     assert weights(whole) == weights(resumed)
-    assert [step.epoch for step in read_steps(tmp_path / "resumed").by_number.values()] == [1] * 6 + [2] * 4
+    assert [step.epoch for step in read_steps(tmp_path / "resumed").by_number.values()] == [
+        1
+    ] * 6 + [2] * 4
     assert sampler.epochs == [0, 1]
 
 
-def test_a_loader_that_does_not_know_its_position_is_told_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loader_that_does_not_know_its_position_is_told_of_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     trainer, _ = make(None, None)
     assert "DataLoader does not tell its position" in caplog.text
     assert trainer.train(stop=StopWhen(max_epochs=2)) == "max_epochs: 2 epochs were completed"
@@ -103,7 +107,9 @@ def test_a_mean_and_a_count_train_as_a_sum_and_a_weight_do() -> None:
     for kind in (Regression, Means):
         task = kind()
         optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
-        trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.01))
+        trainer = Trainer(
+            task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.01)
+        )
         trainer.train(stop=StopWhen(max_updates=5))
         trained.append(weights(task))
     assert trained[0] == pytest.approx(trained[1], rel=1e-4)

@@ -26,7 +26,9 @@ def make_model(dtype: torch.dtype) -> nn.Module:
 
 
 def make_rows(dtype: torch.dtype) -> Tensor:
-    return torch.randn(7, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+    return torch.randn(7, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(
+        dtype
+    )
 
 
 def loss_sum(model: nn.Module, rows: Tensor) -> Tensor:
@@ -35,7 +37,9 @@ def loss_sum(model: nn.Module, rows: Tensor) -> Tensor:
 
 
 def gradients(model: nn.Module) -> list[float]:
-    return [float(value) for p in model.parameters() if p.grad is not None for value in p.grad.flatten()]
+    return [
+        float(value) for p in model.parameters() if p.grad is not None for value in p.grad.flatten()
+    ]
 
 
 def micro_batches(split: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:
@@ -49,8 +53,10 @@ def micro_batches(split: Sequence[Sequence[int]], rank: int) -> list[tuple[int, 
 
 
 def summed_on_rank(split: Sequence[Sequence[int]], rank: int, dtype: torch.dtype) -> list[float]:
-    model, rows = make_model(dtype), make_rows(dtype)
-    reduce = GradientSum(trainable(model), bucket_bytes=100)  # small, so that there are several buckets
+    model = make_model(dtype)
+    rows = make_rows(dtype)
+    # small, so that there are several buckets
+    reduce = GradientSum(trainable(model), bucket_bytes=100)
     ranges = micro_batches(split, rank)
     for position, (start, stop) in enumerate(ranges):
         reduce.begin(is_last=position == len(ranges) - 1)
@@ -63,7 +69,9 @@ def summed_on_rank(split: Sequence[Sequence[int]], rank: int, dtype: torch.dtype
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("name", SPLITS)
-def test_the_sum_over_ranks_equals_one_process(name: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_the_sum_over_ranks_equals_one_process(
+    name: str, dtype: torch.dtype, tolerance: float
+) -> None:
     split = SPLITS[name]
     model = make_model(dtype)
     loss_sum(model, make_rows(dtype)).backward()
@@ -116,7 +124,9 @@ def test_parameters_that_nobody_used_get_a_zero_gradient_on_one_process_and_on_t
 
 
 def train_ordered(rank: int, world_size: int, num_steps: int) -> str:
-    """100 AdamW steps of four micro-batches each, dealt out over the ranks; a digest of the weights."""
+    """100 AdamW steps of four micro-batches each, dealt out over the ranks; a digest of the
+    weights.
+    """
     model = make_model(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     reduce = OrderedGradientSum(trainable(model), 4)
@@ -137,5 +147,7 @@ def test_ordered_sums_are_bitwise_equal_on_one_two_and_four_ranks_over_100_adamw
     alone = train_ordered(0, 1, 100)
     assert train_ordered(0, 1, 99) != alone
     for world_size in (2, 4):
-        results = run_ranks(world_size, partial(train_ordered, world_size=world_size, num_steps=100))
+        results = run_ranks(
+            world_size, partial(train_ordered, world_size=world_size, num_steps=100)
+        )
         assert set(results) == {alone}

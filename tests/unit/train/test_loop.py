@@ -1,8 +1,11 @@
-"""The training loop: what happens when, what is recorded, and that a resume is as if nothing had happened."""
+"""The training loop: what happens when, what is recorded, and that a resume is as if nothing had
+happened.
+"""
 
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -17,14 +20,16 @@ from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.periodic import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
+from sonde.train.rates import Rates
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import Rates
 from sonde.train.stopping import StopWhen
 from sonde.train.trainer import Trainer
 
 
-def make(run: Run | None = None, rank: int = 0, world_size: int = 1, **settings: Any) -> tuple[Trainer, Regression]:
+def make(
+    run: Run | None = None, rank: int = 0, world_size: int = 1, **settings: Any
+) -> tuple[Trainer, Regression]:
     task = Regression()
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.0)
     trainer = Trainer(
@@ -53,14 +58,18 @@ def events(directory: Path) -> list[str]:
 
 
 def losses(directory: Path) -> dict[int, float]:
-    """The training loss by update; a later record of the same update stands for it."""
-    return {r["step"][1]: r["data"]["train.loss"] for r in records(directory) if "train.loss" in r.get("data", {})}
+    """The training loss by step; a later record of the same step stands for it."""
+    return {
+        r["step"][1]: r["data"]["train.loss"]
+        for r in records(directory)
+        if "train.loss" in r.get("data", {})
+    }
 
 
 def test_training_stops_where_it_is_told_to_and_says_why(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         trainer, _ = make(run)
-        assert trainer.train(stop=StopWhen(max_updates=9)) == "max_updates: 9 updates were made"
+        assert trainer.train(stop=StopWhen(max_updates=9)) == "max_updates: 9 steps were made"
         assert run.checkpoint_place == tmp_path / "checkpoints"
     assert sorted(losses(tmp_path)) == list(range(1, 10))
     assert losses(tmp_path)[9] < losses(tmp_path)[1]
@@ -76,7 +85,15 @@ def test_a_record_has_the_keys_that_users_know(tmp_path: Path) -> None:
         make(run)[0].train(stop=StopWhen(max_epochs=1))
     data = [record["data"] for record in records(tmp_path) if record["type"] == "LOG"]
     times = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
-    assert data[0].keys() >= {"rank", "train.loss", "train.ips", "data.shape", "train.lr", "train.compute_time", *times}
+    assert data[0].keys() >= {
+        "rank",
+        "train.loss",
+        "train.ips",
+        "data.shape",
+        "train.lr",
+        "train.compute_time",
+        *times,
+    }
     assert data[0]["rank"] == -1
     assert data[0]["data.shape"] == [2, 4]
     assert data[0]["train.compute_time"] == pytest.approx(sum(data[0][name] for name in times))
@@ -87,12 +104,15 @@ def test_a_record_has_the_keys_that_users_know(tmp_path: Path) -> None:
     }
 
 
-def test_the_inner_level_is_reset_at_every_log_record_and_weighted_by_tokens(tmp_path: Path) -> None:
+def test_the_inner_level_is_reset_at_every_log_record_and_weighted_by_tokens(
+    tmp_path: Path,
+) -> None:
     with Run(tmp_path / "each") as run:
         make(run)[0].train(stop=StopWhen(max_updates=6))
     with Run(tmp_path / "pairs") as run:
         make(run, log_interval=2)[0].train(stop=StopWhen(max_updates=6))
-    each, pairs = losses(tmp_path / "each"), losses(tmp_path / "pairs")
+    each = losses(tmp_path / "each")
+    pairs = losses(tmp_path / "pairs")
     rows = {update: 2 + (update - 1) % 3 for update in range(1, 7)}
     expected = (each[3] * rows[3] + each[4] * rows[4]) / (rows[3] + rows[4])
     assert pairs[4] == pytest.approx(expected, rel=1e-12)
@@ -110,7 +130,9 @@ def test_the_same_seed_gives_the_same_weights_and_losses_bit_for_bit(tmp_path: P
 
 @pytest.mark.parametrize("stop_at", [1, 5, 6, 8])
 @pytest.mark.parametrize("update_freq", [1, 2])
-def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, stop_at: int, update_freq: int) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(
+    tmp_path: Path, stop_at: int, update_freq: int
+) -> None:
     with Run(tmp_path / "whole") as run:
         trainer, whole = make(run, update_freq=update_freq)
         trainer.train(stop=StopWhen(max_updates=10))
@@ -165,6 +187,43 @@ def test_hours_count_over_all_starts_of_a_run(tmp_path: Path) -> None:
     assert max(losses(tmp_path)) <= before + 1  # its time was up when it started
 
 
+def test_evaluations_count_towards_max_hours(tmp_path: Path) -> None:
+    def slow() -> list[torch.Tensor]:
+        time.sleep(0.2)
+        return [torch.ones(2, 4)]
+
+    with Run(tmp_path) as run:
+        trainer, _ = make(run, validate_every_updates=1)
+        trainer.valid_data = slow
+        reason = trainer.train(stop=StopWhen(max_hours=0.5 / 3600, max_updates=1000))
+    assert reason.startswith("max_hours")
+    assert max(losses(tmp_path)) <= 4
+
+
+class SeenRates(Callback):
+    """Notes the rate of every update."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_step_end(self, context: Context) -> None:
+        self.seen.append(context.lr)
+
+
+def test_the_schedule_counts_updates_whatever_update_freq_is() -> None:
+    seen = []
+    for update_freq in (1, 3):
+        trainer, _ = make(None, update_freq=update_freq)
+        trainer.rates = Rates(
+            Schedule(schedule="inverse_sqrt", lr=0.1, warmup=3), trainer.optimizer
+        )
+        rates = SeenRates()
+        trainer.train(stop=StopWhen(max_updates=6), callbacks=[rates])
+        seen.append(rates.seen)
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == 6
+
+
 class Asking(Callback):
     """Asks for things at the end of the third step, and notes the moments it sees."""
 
@@ -202,7 +261,9 @@ class Asking(Callback):
         self.num_steps = state["num_steps"]
 
 
-def test_a_callback_may_ask_to_evaluate_save_and_stop_and_its_state_is_in_the_checkpoint(tmp_path: Path) -> None:
+def test_a_callback_may_ask_to_evaluate_save_and_stop_and_its_state_is_in_the_checkpoint(
+    tmp_path: Path,
+) -> None:
     asking = Asking()
     with Run(tmp_path) as run:
         reason = make(run)[0].train(stop=StopWhen(max_updates=9), callbacks=[asking])
@@ -225,7 +286,9 @@ def test_sigterm_saves_and_exits_143(tmp_path: Path) -> None:
         make(run)[0].train(stop=StopWhen(max_updates=9), callbacks=[Terminating()])
     assert exited.value.code == 143
     assert (tmp_path / "checkpoints" / "step-000000000003").is_dir()
-    assert "SIGTERM was received" in {record.get("reason") for record in records(tmp_path, "events")}
+    assert "SIGTERM was received" in {
+        record.get("reason") for record in records(tmp_path, "events")
+    }
 
 
 def test_a_parameter_that_the_optimiser_does_not_hold_is_named() -> None:
@@ -247,7 +310,8 @@ def test_parameters_made_in_the_first_forward_are_refused() -> None:
             output: torch.Tensor = self.second(self.first(x))
             return output
 
-    task, model = Regression(), Growing()
+    task = Regression()
+    model = Growing()
     task.model = model
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
     trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.1))
@@ -297,7 +361,7 @@ def test_a_run_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 class Stopping(Callback):
-    """Asks to stop at the third update, on one rank only."""
+    """Asks to stop at the third step, on one rank only."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -308,19 +372,23 @@ class Stopping(Callback):
 
 
 @pytest.mark.slow
-def test_ranks_agree_on_what_one_of_them_asks_for_and_do_not_talk_where_none_may_ask(tmp_path: Path) -> None:
+def test_ranks_agree_on_what_one_of_them_asks_for_and_do_not_talk_where_none_may_ask(
+    tmp_path: Path,
+) -> None:
     def work(rank: int) -> list[Any]:
         found: list[Any] = []
         with mock.patch.object(ranks, "any_rank", side_effect=ranks.any_rank) as exchanged:
-            silent, asking = ThroughputCallback(100), Stopping(1)
+            silent = ThroughputCallback(100)
+            asking = Stopping(1)
             for callback in (silent, asking):
-                with Run(tmp_path / type(callback).__name__) as run:  # which brings the spike recorder along
+                # which brings the spike recorder along
+                with Run(tmp_path / type(callback).__name__) as run:
                     trainer, _ = make(run, rank, 2)
                     reason = trainer.train(stop=StopWhen(max_updates=6), callbacks=[callback])
                 found += [reason, exchanged.call_count > 0]
         return found
 
-    expected = ["max_updates: 6 updates were made", False, "a callback asked to stop: enough", True]
+    expected = ["max_updates: 6 steps were made", False, "a callback asked to stop: enough", True]
     assert run_ranks(2, work) == [expected] * 2
 
 

@@ -20,13 +20,21 @@ from sonde.train.trainer import Trainer
 def make(
     run: Run | None, schedule: Any = None, *, of: Any = None, lr: float = 0.1, **settings: Any
 ) -> tuple[Trainer, Regression]:
-    """`of` makes a scheduler of an optimiser."""
+    """`of` makes a scheduler of an optimizer."""
     task = Regression()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=lr)
     made = schedule if of is None else of(optimizer)
     valid = [torch.ones(3, 4)]
     chosen = TrainerSettings(log_interval=1, **settings)
-    return Trainer(task, Numbers(), optimizer, schedule=made, run=run, valid_data=lambda: valid, settings=chosen), task
+    return Trainer(
+        task,
+        Numbers(),
+        optimizer,
+        schedule=made,
+        run=run,
+        valid_data=lambda: valid,
+        settings=chosen,
+    ), task
 
 
 def rates(directory: Path) -> list[float]:
@@ -58,7 +66,8 @@ def test_a_torch_scheduler_says_the_rate_and_resumes_exactly(tmp_path: Path, kin
             trainer, resumed = make(run, of=kind)
             trainer.train(stop=StopWhen(max_updates=end))
     reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    scheduler, expected = kind(reference), []
+    scheduler = kind(reference)
+    expected = []
     for _ in range(6):
         expected.append(reference.param_groups[0]["lr"])
         reference.step()
@@ -73,7 +82,8 @@ def test_reduce_on_plateau_follows_the_evaluations(tmp_path: Path) -> None:
 
     with Run(tmp_path) as run:
         make(run, of=of, lr=1e-20, validate_every_updates=1)[0].train(stop=StopWhen(max_updates=3))
-    assert rates(tmp_path) == pytest.approx([1e-20, 1e-20, 1e-20])  # below its eps; the metric ties, so it was asked
+    # below its eps; the metric ties, so it was asked
+    assert rates(tmp_path) == pytest.approx([1e-20, 1e-20, 1e-20])
     with Run(tmp_path / "b") as run:
         trainer, _ = make(run, of=of, lr=1e-7, validate_every_updates=1)
         trainer.train(stop=StopWhen(max_updates=4))
@@ -83,8 +93,10 @@ def test_reduce_on_plateau_follows_the_evaluations(tmp_path: Path) -> None:
 def test_what_is_no_schedule_and_what_cannot_go_together_is_refused() -> None:
     with pytest.raises(SettingError, match="schedule is a float"):
         make(None, 0.1)
-    with pytest.raises(SettingError, match="another optimiser"):
-        make(None, lr_scheduler.StepLR(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1), 1))
+    with pytest.raises(SettingError, match="another optimizer"):
+        make(
+            None, lr_scheduler.StepLR(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1), 1)
+        )
 
     def of(optimizer: torch.optim.Optimizer) -> Any:
         return lr_scheduler.StepLR(optimizer, 2)

@@ -1,4 +1,6 @@
-"""The built-in recipe: the same settings give the same pieces, the data decides the kind of model, and it learns."""
+"""The built-in recipe: the same settings give the same pieces, the data decides the kind of model,
+and it learns.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(data: Path, **others: Any) -> RecipeSettings:
-    values: dict[str, Any] = {"max_tokens": 64, "max_updates": 4, "log_interval": 1, "warmup": 2, **TINY, **others}
+    values: dict[str, Any] = {
+        "max_tokens": 64,
+        "max_updates": 4,
+        "log_interval": 1,
+        "warmup": 2,
+        **TINY,
+        **others,
+    }
     return RecipeSettings(data=str(data), **values)
 
 
@@ -34,16 +43,21 @@ def model_of(pieces: Pieces) -> Transformer:
     return pieces.task.model
 
 
-def test_the_same_settings_build_the_same_pieces_and_draw_nothing_from_the_global_generator(corpus: Path) -> None:
+def test_the_same_settings_build_the_same_pieces_and_draw_nothing_from_the_global_generator(
+    corpus: Path,
+) -> None:
     before = torch.get_rng_state()
-    one, other = build(settings(corpus)), build(settings(corpus))
+    one = build(settings(corpus))
+    other = build(settings(corpus))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(weights(one), weights(other))
     assert not torch.equal(weights(one), weights(build(settings(corpus, seed=2))))
     assert [batch.provenance for batch in one.data] == [batch.provenance for batch in other.data]
 
 
-def test_two_languages_make_an_encoder_decoder_and_one_a_language_model(corpus: Path, tmp_path: Path) -> None:
+def test_two_languages_make_an_encoder_decoder_and_one_a_language_model(
+    corpus: Path, tmp_path: Path
+) -> None:
     assert not model_of(build(settings(corpus))).settings.is_decoder_only
     text = prepare_corpus(tmp_path, languages=("en",))
     pieces = build(settings(text, block_size=10))
@@ -54,11 +68,13 @@ def test_two_languages_make_an_encoder_decoder_and_one_a_language_model(corpus: 
     assert pieces.trainer().train(stop=pieces.settings).startswith("max_updates")
 
 
-def test_a_run_of_the_recipe_learns_and_can_be_built_again_from_its_manifest(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_of_the_recipe_learns_and_can_be_built_again_from_its_manifest(
+    corpus: Path, tmp_path: Path
+) -> None:
     own = settings(corpus, max_updates=30, lr=3e-2)
     pieces = build(own)
     untrained = weights(pieces)
-    with Run(tmp_path, settings=own.as_saved(), data=fingerprints(pieces.directory)) as run:
+    with Run(tmp_path, config=own.as_saved(), data=fingerprints(pieces.directory)) as run:
         pieces.trainer(run).train(stop=pieces.settings)
         step = run.checkpoints().folder.steps()[-1]
         found = run.checkpoints().folder.document(step)["metrics"]
@@ -75,7 +91,9 @@ def test_held_out_batches_start_anew_at_every_evaluation(corpus: Path) -> None:
     assert sum(map(len, first)) == 8
 
 
-def test_samples_on_the_skip_list_are_left_out_of_training_only(corpus: Path, tmp_path: Path) -> None:
+def test_samples_on_the_skip_list_are_left_out_of_training_only(
+    corpus: Path, tmp_path: Path
+) -> None:
     (tmp_path / "skip.txt").write_text("train 3-5\nvalid 1\n")
     pieces = build(settings(corpus, skip_list=str(tmp_path / "skip.txt")))
     seen = {sample for batch in pieces.data for _, sample in batch.provenance}
@@ -84,7 +102,9 @@ def test_samples_on_the_skip_list_are_left_out_of_training_only(corpus: Path, tm
     assert sum(len(batch) for batch in pieces.valid_data()) == 8
 
 
-def test_fingerprints_change_with_the_data_and_not_with_its_place(corpus: Path, tmp_path: Path) -> None:
+def test_fingerprints_change_with_the_data_and_not_with_its_place(
+    corpus: Path, tmp_path: Path
+) -> None:
     own = fingerprints(DataDirectory(corpus))
     assert own.keys() == {"train.en", "train.de", "valid.en", "valid.de", "tokenizer"}
     assert fingerprints(DataDirectory(prepare_corpus(tmp_path / "again"))) == own
@@ -100,6 +120,8 @@ def test_patience_without_held_out_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_loop_reaches_it(corpus: Path) -> None:
-    pieces = build(settings(corpus, update_freq=3, clip_norm=0.5, save_every_updates=7, keep_checkpoints=2))
+    pieces = build(
+        settings(corpus, update_freq=3, clip_norm=0.5, save_every_updates=7, keep_checkpoints=2)
+    )
     assert (pieces.settings.update_freq, pieces.settings.clip_norm) == (3, 0.5)
     assert (pieces.settings.save_every_updates, pieces.settings.keep_checkpoints) == (7, 2)

@@ -1,4 +1,6 @@
-"""The recipe's settings: where they come from, what is refused, and that a run gives back what it was started with."""
+"""The recipe's settings: where they come from, what is refused, and that a run gives back what it
+was started with.
+"""
 
 import subprocess
 import sys
@@ -29,7 +31,11 @@ def test_reading_settings_needs_no_torch() -> None:
 
 def test_later_sources_go_before_earlier_ones() -> None:
     settings = settings_from(DATA, {"lr": 1e-3, "warmup": 7}, {"lr": 2e-3})
-    assert (settings.lr, settings.warmup, settings.max_tokens) == (2e-3, 7, RecipeSettings(**DATA).max_tokens)
+    assert (settings.lr, settings.warmup, settings.max_tokens) == (
+        2e-3,
+        7,
+        RecipeSettings(**DATA).max_tokens,
+    )
 
 
 def test_an_architecture_stands_for_sizes_that_can_still_be_set() -> None:
@@ -41,7 +47,10 @@ def test_an_architecture_stands_for_sizes_that_can_still_be_set() -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture_can_be_built(arch: str) -> None:
-    assert settings_from(DATA, {"arch": arch}).model(vocab_size=10, pad=1, has_source=True).vocab_size == 10
+    assert (
+        settings_from(DATA, {"arch": arch}).model(vocab_size=10, pad=1, has_source=True).vocab_size
+        == 10
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +86,11 @@ def test_a_toml_file_is_flat_and_can_spell_none(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('lr = 1e-3\nvalidate_every_epochs = "none"\nbetas = [0.9, 0.95]\n')
     settings = settings_from(DATA, read_toml(path))
-    assert (settings.lr, settings.validate_every_epochs, settings.betas) == (1e-3, None, (0.9, 0.95))
+    assert (settings.lr, settings.validate_every_epochs, settings.betas) == (
+        1e-3,
+        None,
+        (0.9, 0.95),
+    )
     path.write_text("[model]\nmodel_dim = 3\n")
     with pytest.raises(SettingError, match=r"table \[model\]"):
         read_toml(path)
@@ -90,19 +103,24 @@ def test_a_toml_file_is_flat_and_can_spell_none(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_a_run_load_back_equal(tmp_path: Path) -> None:
-    settings = settings_from(DATA, {"arch": "tiny", "betas": [0.8, 0.9], "clip_norm": None, "max_hours": 0.1})
-    with Run(tmp_path, settings=settings.as_saved()):
+    settings = settings_from(
+        DATA, {"arch": "tiny", "betas": [0.8, 0.9], "clip_norm": None, "max_hours": 0.1}
+    )
+    with Run(tmp_path, config=settings.as_saved()):
         pass
     assert settings_of_run(tmp_path) == settings
 
 
 def test_a_run_of_another_loop_is_refused(tmp_path: Path) -> None:
-    with Run(tmp_path, settings={"lr": 1}):
+    with Run(tmp_path, config={"lr": 1}):
         pass
     with pytest.raises(SettingError, match="was not made by `sonde train`"):
         settings_of_run(tmp_path)
 
 
 def test_the_fixed_settings_exist() -> None:
-    assert {"max_updates": "max_updates" in FIXED, "seed": "seed" in FIXED} == {"max_updates": False, "seed": True}
+    assert {"max_updates": "max_updates" in FIXED, "seed": "seed" in FIXED} == {
+        "max_updates": False,
+        "seed": True,
+    }
     assert RecipeSettings.__dataclass_fields__.keys() >= FIXED

@@ -1,4 +1,6 @@
-"""The records of updates: in the file at once, or together where updates are faster than the disk should be asked."""
+"""The records of updates: in the file at once, or together where updates are faster than the disk
+should be asked.
+"""
 
 import io
 import time
@@ -93,7 +95,9 @@ def test_updates_are_written_before_an_evaluation_is_logged_and_when_something_r
     assert recorded(tmp_path) == [1, 2]
 
 
-def test_what_a_task_and_a_callback_log_reaches_the_log_the_step_records_and_the_progress_line(tmp_path: Path) -> None:
+def test_what_a_task_and_a_callback_log_reaches_the_log_the_step_records_and_the_progress_line(
+    tmp_path: Path,
+) -> None:
     class Task(Regression):
         def compute(self, batch: Tensor) -> StepOutput:
             metrics.log_scalar("accuracy", float(len(batch)), round=3)
@@ -131,7 +135,10 @@ def test_what_a_task_and_a_callback_log_reaches_the_log_the_step_records_and_the
         {"accuracy": 2.0, "gpu_memory": 400.0},
     ]
     logged = [record.data for record in read(tmp_path) if record.type == "LOG"]
-    assert [(data["accuracy"], data["gpu_memory"]) for data in logged] == [(2.5, 150.0), (3.0, 400.0)]
+    assert [(data["accuracy"], data["gpu_memory"]) for data in logged] == [
+        (2.5, 150.0),
+        (3.0, 400.0),
+    ]
     assert "_hidden" not in logged[0]
     assert [seen["accuracy"] for seen in Memory.seen] == [2.0, 3.0, 4.0, 2.0]
     assert "accuracy 3" in out.getvalue().splitlines()[1]

@@ -14,7 +14,9 @@ NAMES = ("inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd")
 
 
 def make(name: Any, **settings: Any) -> Schedule:
-    return Schedule(**({"schedule": name, "lr": 1.0, "warmup": 4, "schedule_updates": 20} | settings))
+    return Schedule(
+        **({"schedule": name, "lr": 1.0, "warmup": 4, "schedule_updates": 20} | settings)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,7 +57,9 @@ def test_a_polynomial_is_fairseqs(warmup: int, power: float) -> None:
         return float(0.9 * (1 - (num_updates - warmup) / (20 - warmup)) ** power + 0.1)
 
     schedule = make("polynomial", warmup=warmup, power=power, end_lr=0.1)
-    assert [schedule.rate(n - 1) for n in range(1, 25)] == pytest.approx([fairseqs(n) for n in range(1, 25)])
+    assert [schedule.rate(n - 1) for n in range(1, 25)] == pytest.approx(
+        [fairseqs(n) for n in range(1, 25)]
+    )
     assert Schedule(schedule="polynomial", lr=1.0, schedule_updates=2).power == 1.0
 
 

@@ -98,7 +98,9 @@ def test_state_survives_a_resume() -> None:
         ({"target": math.inf}, "target"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_construction(settings: dict[str, Any], named: str) -> None:
+def test_what_cannot_be_meant_is_refused_at_construction(
+    settings: dict[str, Any], named: str
+) -> None:
     with pytest.raises(SettingError, match=named):
         StopWhen(**settings)
 
@@ -110,7 +112,8 @@ def test_zero_and_minus_one_turn_a_condition_off_as_in_fairseq() -> None:
 
 
 def test_nan_at_every_evaluation_ends_patience_in_words() -> None:
-    stop, state = StopWhen(patience=2), StopState()
+    stop = StopWhen(patience=2)
+    state = StopState()
     for _ in range(2):
         stop.observe(state, math.nan)
     assert stop.reason(state, **START) == "patience: 2 evaluations without a better loss"

@@ -44,7 +44,12 @@ def make(run: Run | None, *, create_tb_writer: bool) -> Trainer:
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
     schedule = Schedule(schedule="constant", lr=0.1)
     return Trainer(
-        task, Ones([torch.ones(1, 2)] * 3), optimizer, schedule=schedule, run=run, create_tb_writer=create_tb_writer
+        task,
+        Ones([torch.ones(1, 2)] * 3),
+        optimizer,
+        schedule=schedule,
+        run=run,
+        create_tb_writer=create_tb_writer,
     )
 
 

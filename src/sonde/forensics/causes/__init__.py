@@ -1,24 +1,43 @@
-"""The causes that a verdict can name, one file each (kinds of text: one line each in text_kind.py), in the order of the documentation. Among equals, the earlier comes first."""
+"""The causes that a verdict can name, one file each (kinds of text: one line each in text_kind.py),
+in the order of the documentation. Among equals, the earlier comes first.
+"""
 
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
-from sonde.forensics.causes.rule import Rule
+from sonde.forensics.causes.cause_rule import CauseRule
 from sonde.forensics.causes.text_kind import RULES
 
 CAUSES: Final = (
-    *("garbled_text", "mis_decoded", "other_script", "foreign_language", "markup", "code", "table", "log", "shouting"),
+    *(
+        "garbled_text",
+        "mis_decoded",
+        "other_script",
+        "foreign_language",
+        "markup",
+        "code",
+        "table",
+        "log",
+        "shouting",
+    ),
     *("control_characters", "empty", "repetition", "duplicated_text"),
     *("copied_target", "swapped_pair", "truncated_target", "mismatched_pair", "hard_sample"),
     *("learning_rate", "stuck", "changed_settings", "batch_size"),
-    *("corrupted_weights", "stale_weights", "optimizer_state", "precision_overflow", "not_reproduced", "data_order"),
+    *(
+        "corrupted_weights",
+        "stale_weights",
+        "optimizer_state",
+        "precision_overflow",
+        "not_reproduced",
+        "data_order",
+    ),
     *("changed_tokenizer", "changed_data", "changed_code", "not_known", "nothing_wrong"),
 )
 """The names of the causes. Those that text_kind.py does not have are modules of this package."""
 
 
 @lru_cache(maxsize=1)
-def rules() -> dict[str, Rule]:
+def rules() -> dict[str, CauseRule]:
     """Return the rule of every cause, by name."""
     return {name: RULES.get(name) or import_module(f"{__name__}.{name}").RULE for name in CAUSES}

@@ -2,20 +2,20 @@
 
 from typing import Final
 
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether something other than a setting changed shortly before the state went bad."""
-    changes = [one for one in evidence.recent_changes if not one.settings]
-    if not changes or not (evidence.is_state_bad or evidence.made.is_off):
+    changes = [change for change in evidence.recent_changes if not change.settings]
+    if not changes or not (evidence.is_state_bad or evidence.made.differs):
         return None
-    told = [f"after update {changes[-1].step}: {one}" for one in changes[-1].what]
-    return Finding(score=0.3, evidence=told)
+    sentences = [f"after step {changes[-1].step}: {name}" for name in changes[-1].what]
+    return CauseFinding(score=0.3, evidence=sentences)
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The code or the packages changed between two starts of the run.",
     advice=("Replay the step with the code and the packages of the start before.",),
     blames="setting",

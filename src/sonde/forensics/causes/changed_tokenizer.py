@@ -3,18 +3,18 @@
 from typing import Final
 
 from sonde.forensics.causes import changed_data
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the fingerprint of the tokenizer differs from the manifest."""
     if evidence.change is None or not evidence.change.is_tokenizer:
         return None
     return changed_data.finding(evidence)
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The data was made with another tokenizer than the run began with.",
     advice=("Put the tokenizer back and prepare the data again, or start a new run.",),
     blames="setting",

@@ -3,41 +3,56 @@
 import math
 from typing import Final
 
-from sonde.forensics.causes.rule import GO_BACK, Finding, Rule
+from sonde.forensics.causes.cause_rule import GO_BACK, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.tensor_test import TensorTest
 
 
-def judge(evidence: Evidence) -> Finding | None:
-    """Judge whether the starting checkpoint has such a tensor, or the one after a step whose replay diverged."""
+def judge(evidence: Evidence) -> CauseFinding | None:
+    """Judge whether the starting checkpoint has such a tensor, or the one after a step whose replay
+    diverged.
+    """
     for test in evidence.tensors:
         if test.weights and test.stale is None:
             return _found(evidence, test)
     return None
 
 
-def _found(evidence: Evidence, test: TensorTest) -> Finding:
+def _found(evidence: Evidence, test: TensorTest) -> CauseFinding:
     worst = test.weights[0]
-    told = [
-        f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as far as updates can move them",
-        f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
+    sentences = [
+        (
+            f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as"
+            " far as updates can move them"
+        ),
+        (
+            f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before}"
+            " steps"
+        ),
         test.where,
     ]
     # Blown-up moments also change the weights, which are then not the cause.
     score = 0.4 if test.moments else 0.93
     if not test.moments and test.after == evidence.lab.from_step and evidence.is_state_bad:
-        loss, bad = evidence.lab.with_tensor_of(worst.name, test.before), evidence.state.here.median
-        told.append(
-            f"with it as it was after update {test.before} the loss of other batches is {loss:.4g} instead of {bad:.4g}"
+        loss = evidence.lab.with_tensor_of(worst.name, test.before)
+        bad = evidence.state.here.median
+        sentences.append(
+            f"with it as it was after step {test.before} the loss of other batches is {loss:.4g}"
+            f" instead of {bad:.4g}"
         )
         gone = not math.isfinite(bad) or bad - loss > 0.5 * (bad - evidence.case.losses.median)
         score = 0.97 if math.isfinite(loss) and gone else 0.85
-    return Finding(score=score, evidence=told, module=worst.name, bad_checkpoint=test.after)
+    return CauseFinding(
+        score=score, evidence=sentences, module=worst.name, bad_checkpoint=test.after
+    )
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="Weights moved farther than updates can move them.",
-    advice=(GO_BACK, "Test the memory and the disk of the machine, and whatever else writes to the weights."),
+    advice=(
+        GO_BACK,
+        "Test the memory and the disk of the machine, and whatever else writes to the weights.",
+    ),
     blames="tensor",
     family="state",
     judge=judge,

@@ -1,9 +1,9 @@
 """A rank received other samples than its position in the data says.
 
-The common mistakes are tried, one rank at a time, until one gives the recorded loss: another rank's batch (a sampler
-with the wrong rank), the batch of a nearby step (a sampler that lags, runs ahead, or stands still), the order of
-another epoch, or the order of the corpus. The loss must match to the fifth digit and the number of tokens exactly,
-which is no coincidence among a few dozen attempts.
+The common mistakes are tried, one rank at a time, until one gives the recorded loss: another rank's
+batch (a sampler with the wrong rank), the batch of a nearby step (a sampler that lags, runs ahead,
+or stands still), the order of another epoch, or the order of the corpus. The loss must match to the
+fifth digit and the number of tokens exactly, which is no coincidence among a few dozen attempts.
 """
 
 import math
@@ -11,68 +11,90 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sonde.forensics.case import Case
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Corpus, Name
+from sonde.forensics.seams import Name, RunTexts
 
 _CLOSE: Final = 1e-4
 _SAME: Final = 1e-5
 _NEARBY: Final = 8
 
 
-def judge(evidence: Evidence) -> Finding | None:
-    """Judge whether recorded names differ from the expected ones, or whether a common mistake gives the recorded loss."""
+def judge(evidence: Evidence) -> CauseFinding | None:
+    """Judge whether recorded names differ from the expected ones, or whether a common mistake gives
+    the recorded loss.
+    """
     return _recorded(evidence) or _by_loss(evidence)
 
 
-def _recorded(evidence: Evidence) -> Finding | None:
-    """Compare the recorded samples with the expected ones; only the records of an event have them."""
-    case, replay = evidence.case, evidence.lab.replay
+def _recorded(evidence: Evidence) -> CauseFinding | None:
+    """Compare the recorded samples with the expected ones; only the records of an event have
+    them.
+    """
+    case = evidence.case
+    replay = evidence.lab.replay
     world = case.manifest.world_size
     recorded = case.recorded_samples()
     batches = replay.batches(case.step)
     planned: dict[int, list[Name]] = {rank: [] for rank in range(world)}
     for number, batch in enumerate(batches):
         planned[number % world] += [row.name for row in replay.seams.batches.rows(batch)]
-    wrong = [rank for rank, samples in recorded.items() if planned.get(rank) and samples != planned[rank]]
+    wrong = [
+        rank for rank, samples in recorded.items() if planned.get(rank) and samples != planned[rank]
+    ]
     if not wrong:
         return None
-    told = [
-        f"rank {rank} had the samples {_few(recorded[rank])}, and its place in the data says {_few(planned[rank])}"
+    sentences = [
+        f"rank {rank} had the samples {_few(recorded[rank])}, and its place in the data says"
+        f" {_few(planned[rank])}"
         for rank in wrong
     ]
     score = 0.85
     if len(batches) == world and _gives_recorded_loss(
         evidence, [recorded.get(rank, planned[rank]) for rank in range(world)]
     ):
-        told.append("fed what was recorded, the step has the recorded loss again")
+        sentences.append("fed what was recorded, the step has the recorded loss again")
         score = 0.97
-    return Finding(score=score, evidence=told, rank=wrong[0] if len(wrong) == 1 else None)
+    return CauseFinding(score=score, evidence=sentences, rank=wrong[0] if len(wrong) == 1 else None)
 
 
-def _by_loss(evidence: Evidence) -> Finding | None:
-    case, lab = evidence.case, evidence.lab
-    if not evidence.made.is_off:
+def _by_loss(evidence: Evidence) -> CauseFinding | None:
+    case = evidence.case
+    lab = evidence.lab
+    if not evidence.made.differs:
         return None
     found = evidence.once("order", lambda: _find_order(lab.replay, case))
-    if found is None and case.manifest.world_size > 1 and not case.recorded_samples() and not evidence.has_bad_tensors:
-        told = [
-            f"{case.record.loss:.6g} was recorded, and made again the loss is {evidence.made.result.replayed_loss:.6g}",
+    if (
+        found is None
+        and case.manifest.world_size > 1
+        and not case.recorded_samples()
+        and not evidence.has_bad_tensors
+    ):
+        sentences = [
+            (
+                f"{case.record.loss:.6g} was recorded, and made again the loss is"
+                f" {evidence.made.result.replayed_loss:.6g}"
+            ),
             "which samples its ranks had was not recorded: one of them may have been fed others",
         ]
-        return Finding(score=0.45, evidence=told)
+        return CauseFinding(score=0.45, evidence=sentences)
     return found
 
 
 def _gives_recorded_loss(evidence: Evidence, samples: Sequence[Sequence[Name]]) -> bool:
     """Return whether the step has the recorded loss if each rank has these samples."""
-    corpus, expected = evidence.corpus, evidence.case.record.loss
-    rows = [None if corpus is None else corpus.read(one) for one in samples]
+    corpus = evidence.corpus
+    expected = evidence.case.record.loss
+    rows = [None if corpus is None else corpus.read(sample) for sample in samples]
     if corpus is None or None in rows:
         return False
-    loss = evidence.lab.replay.loss(batches=[corpus.batch(one) for one in rows if one is not None]).loss
-    done = f"step {evidence.case.step} with the samples that were recorded instead of those in order"
+    loss = evidence.lab.replay.loss(
+        batches=[corpus.batch(row) for row in rows if row is not None]
+    ).loss
+    done = (
+        f"step {evidence.case.step} with the samples that were recorded instead of those in order"
+    )
     found = f"the loss is {loss:.6g}, {expected:.6g} was recorded"
     evidence.lab.note("was every rank fed what it should have been?", done, found, loss=loss)
     return abs(loss - expected) <= _CLOSE * abs(expected)
@@ -83,26 +105,37 @@ def _few(samples: Sequence[Name]) -> str:
     return ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")
 
 
-def _find_order(replay: Replay, case: Case) -> Finding | None:
-    """Return the rank and the batch it must have received, if a common mistake gives the recorded loss. The replay must be before the step."""
-    recorded, world = case.record, case.manifest.world_size
-    corpus, own = replay.seams.batches.corpus, replay.batches(case.step)
+def _find_order(replay: Replay, case: Case) -> CauseFinding | None:
+    """Return the rank and the batch it must have received, if a common mistake gives the recorded
+    loss. The replay must be before the step.
+    """
+    recorded = case.record
+    world = case.manifest.world_size
+    corpus = replay.seams.batches.corpus
+    own = replay.batches(case.step)
     if corpus is None or not math.isfinite(recorded.loss):
         return None
     for rank in range(min(world, len(own))):
         for what, batch in _candidates(replay, corpus, case.step, rank, world):
             tried = [batch if number == rank else one for number, one in enumerate(own)]
-            rows = [row for one in tried for row in replay.seams.batches.rows(one) if row.name[1] >= 0]
+            rows = [
+                row for one in tried for row in replay.seams.batches.rows(one) if row.name[1] >= 0
+            ]
             if sum(len(row.target) for row in rows) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
             if abs(loss - recorded.loss) <= _SAME * abs(recorded.loss):
-                told = f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was recorded; in order it would be another"
-                return Finding(score=0.97, evidence=[told], rank=rank)
+                sentence = (
+                    f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was"
+                    " recorded; in order it would be another"
+                )
+                return CauseFinding(score=0.97, evidence=[sentence], rank=rank)
     return None
 
 
-def _candidates(replay: Replay, corpus: Corpus, step: int, rank: int, world: int) -> Iterator[tuple[str, Any]]:
+def _candidates(
+    replay: Replay, corpus: RunTexts, step: int, rank: int, world: int
+) -> Iterator[tuple[str, Any]]:
     """Yield batches that a rank may have received by mistake, each with a description."""
     for other, batch in enumerate(replay.batches(step)):
         if other != rank:
@@ -113,10 +146,10 @@ def _candidates(replay: Replay, corpus: Corpus, step: int, rank: int, world: int
                 batches = replay.batches(nearby)
                 if rank < len(batches):
                     yield f"its batch of step {nearby}", batches[rank]
-    yield from corpus.mistakes(step, rank)
+    yield from corpus.likely_order_bugs(step, rank)
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="A rank was fed other samples than its place in the data says.",
     advice=(
         "Check the sampler, its seed and the rank it was given, on the named rank.",

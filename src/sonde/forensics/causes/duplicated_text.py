@@ -1,7 +1,7 @@
 """The same text occurs many times in one batch.
 
-Samples are compared by runs of tokens (n-grams). Two that share a few runs quote one another; two that share most of
-them are copies.
+Samples are compared by runs of tokens (n-grams). Two that share a few runs quote one another; two
+that share most of them are copies.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from sonde.forensics.causes.rule import SKIP, Finding, Rule
+from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 
@@ -21,32 +21,51 @@ _FAR: Final = 5.0
 _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.25
 _FEW: Final = 4
-"""At least this many copies of one text are required if they are less than `_LEAST_SHARE` of the batch, otherwise `_LEAST`."""
+"""At least this many copies of one text are required if they are less than `_LEAST_SHARE` of the
+batch, otherwise `_LEAST`.
+"""
 _RUN: Final = 12
 """The length of a run of tokens."""
 _SAME: Final = 0.9
-"""The overlap required of copies: headings, licences, and text from a pattern such as code, overlap a lot anyway."""
+"""The overlap required of copies: headings, licences, and text from a pattern such as code, overlap
+a lot anyway.
+"""
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether far more samples are copies of one another than in other batches."""
     samples = evidence.samples
-    rows = [_whole(one.row) for one in samples]
+    rows = [_whole(sample.row) for sample in samples]
     here = repeats_within(rows)
-    others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches]
+    others = [
+        [_whole(row) for row in evidence.lab.rows_of(batch)] for batch in evidence.lab.other_batches
+    ]
     repeats = [repeats_within(rows) for rows in others]
-    usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)
-    expected = len(samples) * (sum(len(one.rows) for one in repeats) + 0.5) / (sum(map(len, others)) + 1)
-    if here.copies < (_LEAST if here.share >= _LEAST_SHARE else _FEW) or here.share < _TIMES_USUAL * usual:
+    usual = max((repeat.share for repeat in repeats), default=0.0)
+    num = len(here.rows)
+    expected = (
+        len(samples)
+        * (sum(len(repeat.rows) for repeat in repeats) + 0.5)
+        / (sum(map(len, others)) + 1)
+    )
+    if (
+        here.copies < (_LEAST if here.share >= _LEAST_SHARE else _FEW)
+        or here.share < _TIMES_USUAL * usual
+    ):
         return None
-    if here.copies <= max((one.copies for one in repeats), default=1):
+    if here.copies <= max((repeat.copies for repeat in repeats), default=1):
         return None
     if num - expected < _FAR * math.sqrt(expected):
         return None
     alike = [samples[place] for place in here.rows]
-    told = [f"{len(alike)} of its {len(samples)} samples say mostly the same; in other batches at most {usual:.0%} do"]
+    sentences = [
+        (
+            f"{len(alike)} of its {len(samples)} samples say mostly the same; in other batches"
+            f" at most {usual:.0%} do"
+        )
+    ]
     score = 0.65 + 0.3 * min(1.0, (here.share - usual) / 0.4)
-    return Finding(score=score, evidence=told, suspects=evidence.suspects(alike))
+    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(alike))
 
 
 def _whole(row: Row) -> list[int]:
@@ -78,12 +97,13 @@ def repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
 
 
 def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
-    # Short samples need longer runs relative to their length, because accidental overlap is a larger part of them.
+    # Short samples need longer runs relative to their length, because accidental overlap is a
+    # larger part of them.
     length = _RUN if len(row) >= 4 * _RUN else max(round(0.6 * len(row)), 1)
     return {tuple(row[start : start + length]) for start in range(len(row) - length + 1)}
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The batch holds the same text many times over.",
     advice=(SKIP, "Remove duplicates from the corpus and prepare it again."),
     blames="samples",

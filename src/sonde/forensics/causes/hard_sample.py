@@ -3,12 +3,14 @@
 import math
 from typing import Final
 
-from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import is_read, told_of
+from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.text_kind import describe_suspects, is_read
 from sonde.forensics.evidence import Evidence
 
 _FAR: Final = 1.8
-"""If such samples are this rare in a batch, as a power of ten, they are to blame in one case of two."""
+"""If such samples are this rare in a batch, as a power of ten, they are to blame in one case of
+two.
+"""
 _SLOPE: Final = 2.25
 _LEAST_Z: Final = 1.5
 _LEAST_RARE: Final = 1.0
@@ -21,13 +23,17 @@ _WHOLE_Z: Final = 4.0
 """A batch whose samples together are this many deviations out is unusual as a whole."""
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge which samples are outliers, and whether they explain the loss."""
     is_event = evidence.case.is_loss_unusual
-    together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
-    unread = [one for one in evidence.samples if not is_read(evidence, one)]
+    together = evidence.batch_z > (
+        _WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z
+    )
+    unread = [sample for sample in evidence.samples if not is_read(evidence, sample)]
     far = [one for one in unread if one.z > _LEAST_Z and one.rarity > _LEAST_RARE]
-    if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
+    if together and sum(one.excess for one in far) < 0.5 * sum(
+        max(sample.excess, 0.0) for sample in evidence.samples
+    ):
         far = [one for one in unread if one.z > 1]
     if not far:
         return None
@@ -36,18 +42,26 @@ def judge(evidence: Evidence) -> Finding | None:
     far = [one for one in far if not one.excess < _LEAST_SHARE * most]
     tail = evidence.stands_out(far)
     score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))
-    told = [told_of(evidence, far)]
+    sentences = [describe_suspects(evidence, far)]
     if is_event or together:
         part = evidence.part_of(far)
-        told.append(f"without {'it' if len(far) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
+        sentences.append(
+            f"without {'it' if len(far) == 1 else 'them'} {part:.0%} of the loss above normal is"
+            " gone"
+        )
         score = max(score * (0.4 + 0.6 * part), 0.7 * part if tail > 0 or together else 0.0)
     state = evidence.state
     if state.earlier is not None and math.isfinite(state.earlier_own):
-        told.append(f"at the weights after update {state.earlier} the loss of the batch is {state.earlier_own:.3g}")
-    return Finding(score=score * evidence.data_weight, evidence=told, suspects=evidence.suspects(far))
+        sentences.append(
+            f"at the weights after step {state.earlier} the loss of the batch is"
+            f" {state.earlier_own:.3g}"
+        )
+    return CauseFinding(
+        score=score * evidence.data_weight, evidence=sentences, suspects=evidence.suspects(far)
+    )
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="A few samples did it; nothing is wrong with them that can be seen.",
     advice=(SKIP, "Read them: `sonde spikes RUN --step {step}`."),
     blames="samples",

@@ -1,7 +1,9 @@
-"""The learning rate jumped, is too high for training to stay stable, or was too high from the start.
+"""The learning rate jumped, is too high for training to stay stable, or was too high from the
+start.
 
-None of this shows in a single step. A jump is in the records, and the steps since are replayed without it. A rate that
-is too high shows in losses that rise and stay high, and the steps are replayed at a lower one.
+None of this shows in a single step. A jump is in the records, and the steps since are replayed
+without it. A rate that is too high shows in losses that rise and stay high, and the steps are
+replayed at a lower one.
 """
 
 import math
@@ -10,7 +12,7 @@ from typing import Final, NamedTuple
 
 from sonde.errors import SondeError
 from sonde.forensics.case import Case
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.forensics.tensor_test import first_weights
@@ -18,7 +20,9 @@ from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 
 _WINDOW: Final = 60
-"""How many steps after a jump the rate may still be to blame, and how many steps are replayed at most."""
+"""How many steps after a jump the rate may still be to blame, and how many steps are replayed at
+most.
+"""
 _RATIO: Final = 1.8
 """A rise by this factor between two steps is a jump."""
 _PLAIN_RATIO: Final = 5.0
@@ -42,24 +46,32 @@ _BEFORE: Final = 400
 """How many steps before the recent ones are searched for the lowest level."""
 _NUM_LATER: Final = 8
 _UNLEARNT: Final = 0.95
-"""A training may be stuck if its loss is above this fraction of the unigram entropy of the tokens."""
+"""A training may be stuck if its loss is above this fraction of the unigram entropy of the
+tokens.
+"""
 _PROGRESS: Final = 0.97
 """A stuck training has a loss above this fraction of that at half as many steps."""
 _LEAST_STEPS: Final = 200
 """Before this many steps, no training is considered stuck."""
 _NUM_IN_CONTEXT: Final = 64
 _OF_CONTEXT: Final = 0.02
-"""A stuck training gains less than this fraction of its loss from the order of tokens and the right source."""
+"""A stuck training gains less than this fraction of its loss from the order of tokens and the right
+source.
+"""
 _NUM_FIRST: Final = 20
 _LARGE_MOVE: Final = 0.5
-"""Adam moves every weight by about the learning rate, which must stay below this fraction of the weights' size."""
+"""Adam moves every weight by about the learning rate, which must stay below this fraction of the
+weights' size.
+"""
 
 
 class Trend(NamedTuple):
     """The losses around a step."""
 
     recent: float
-    """The median loss of the last few steps including this one, with those that are not finite as the highest."""
+    """The median loss of the last few steps including this one, with those that are not finite as
+    the highest.
+    """
     lowest: float
     """The lowest earlier level; NaN if there is none."""
     lowest_step: int
@@ -74,19 +86,28 @@ class Trend(NamedTuple):
 
 def trend_of(case: Case) -> Trend:
     """Return the trend around the step."""
-    steps, step = case.steps, case.step
+    steps = case.steps
+    step = case.step
     numbers = [number for number in steps if number <= step]
     losses = [steps[number].loss for number in numbers]
     recent = sorted(loss if math.isfinite(loss) else math.inf for loss in losses[-_RECENT:])
-    lowest, place, deviation = math.nan, 0, math.nan
+    lowest = math.nan
+    place = 0
+    deviation = math.nan
     start = max(0, len(losses) - _RECENT - _BEFORE)
     for first in range(start, len(losses) - _RECENT - _LEVEL + 1, _LEVEL // 2):
         spread = Spread(losses[first : first + _LEVEL])
         if len(spread) and not spread.median >= lowest:
-            lowest, place, deviation = spread.median, numbers[first + _LEVEL // 2], spread.deviation
+            lowest = spread.median
+            place = numbers[first + _LEVEL // 2]
+            deviation = spread.deviation
     limit = lowest + 3 * deviation
-    num_high = next((count for count, loss in enumerate(reversed(losses)) if loss < limit), len(losses))
-    later = [steps[number].loss for number in range(step + 1, step + 1 + _NUM_LATER) if number in steps]
+    num_high = next(
+        (count for count, loss in enumerate(reversed(losses)) if loss < limit), len(losses)
+    )
+    later = [
+        steps[number].loss for number in range(step + 1, step + 1 + _NUM_LATER) if number in steps
+    ]
     return Trend(
         recent=recent[len(recent) // 2],
         lowest=lowest,
@@ -97,7 +118,7 @@ def trend_of(case: Case) -> Trend:
     )
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the rate jumped, the training diverges, or it never began to learn."""
     found = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
     return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
@@ -105,66 +126,109 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def is_stuck(evidence: Evidence) -> bool:
     """Return whether the training has learned no more than token frequencies."""
-    entropy, case, trend = evidence.token_entropy, evidence.case, trend_of(evidence.case)
+    entropy = evidence.token_entropy
+    case = evidence.case
+    trend = trend_of(evidence.case)
     if math.isnan(entropy) or case.step < _LEAST_STEPS or trend.recent < _UNLEARNT * entropy:
         return False
     middle = [
-        case.steps[number].loss for number in range(case.step // 2 - 8, case.step // 2 + 8) if number in case.steps
+        case.steps[number].loss
+        for number in range(case.step // 2 - 8, case.step // 2 + 8)
+        if number in case.steps
     ]
     if not middle or trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]:
         return False
-    return not evidence.once("context", lambda: _context_helps(evidence)) > _OF_CONTEXT * trend.recent
+    return (
+        not evidence.once("context", lambda: _context_helps(evidence)) > _OF_CONTEXT * trend.recent
+    )
 
 
-def told_of_frequencies(evidence: Evidence) -> str:
+def describe_frequencies(evidence: Evidence) -> str:
     """Compare the loss with that of a model that knows only how frequent tokens are."""
     known = f"knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}"
     return f"the loss is {trend_of(evidence.case).recent:.4g}: {known}"
 
 
 def _context_helps(evidence: Evidence) -> float:
-    """Return how much the context of tokens reduces their loss; NaN if no batches can be built to test it."""
-    corpus, lab, dice = evidence.corpus, evidence.lab, random.Random(0)
+    """Return how much the context of tokens reduces their loss; NaN if no batches can be built to
+    test it.
+    """
+    corpus = evidence.corpus
+    lab = evidence.lab
+    dice = random.Random(0)
     rows = [] if corpus is None else [row for row in corpus.some(_NUM_IN_CONTEXT) if row.target]
     others = [
-        Row(row.name, (*dice.sample(row.target[:-1], len(row.target) - 1), *row.target[-1:]), other.source)
+        Row(
+            row.name,
+            (*dice.sample(row.target[:-1], len(row.target) - 1), *row.target[-1:]),
+            other.source,
+        )
         for row, other in zip(rows, [*rows[1:], *rows[:1]], strict=True)
     ]
     batches = [] if corpus is None or not rows else [corpus.batch(some) for some in (rows, others)]
-    if not batches or any(one is None for one in batches):
+    if not batches or any(batch is None for batch in batches):
         return math.nan
-    own, other = (lab.replay.loss(batches=[one]).loss for one in batches)
-    done = f"{len(rows)} samples, and their tokens in another order" + (", after other sources" * evidence.has_sources)
-    lab.note("has it learnt anything?", done, f"the loss is {own:.4g}, and {other:.4g}", own=own, other=other)
+    own, other = (lab.replay.loss(batches=[batch]).loss for batch in batches)
+    done = f"{len(rows)} samples, and their tokens in another order" + (
+        ", after other sources" * evidence.has_sources
+    )
+    lab.note(
+        "has it learnt anything?",
+        done,
+        f"the loss is {own:.4g}, and {other:.4g}",
+        own=own,
+        other=other,
+    )
     return other - own
 
 
 def first_jump(case: Case) -> tuple[StepRecord, float] | None:
-    """Return the first step of the last `_WINDOW` ones at which the rate jumped, and the rate before it."""
+    """Return the first step of the last `_WINDOW` ones at which the rate jumped, and the rate
+    before it.
+    """
     for step in range(max(case.step - _WINDOW, _WARM) + 1, case.step + 1):
-        before, now = case.steps.get(step - 1), case.steps.get(step)
-        if before is not None and now is not None and before.lr > 0 and now.lr / before.lr >= _RATIO:
+        before = case.steps.get(step - 1)
+        now = case.steps.get(step)
+        if (
+            before is not None
+            and now is not None
+            and before.lr > 0
+            and now.lr / before.lr >= _RATIO
+        ):
             return now, before.lr
     return None
 
 
-def _jumped(evidence: Evidence) -> Finding | None:
+def _jumped(evidence: Evidence) -> CauseFinding | None:
     found = first_jump(evidence.case)
     if found is None:
         return None
     jump, before = found
-    told = [f"at step {jump.step} it went from {before:.3g} to {jump.lr:.3g}, {jump.lr / before:.3g} times as much"]
-    scheduled, setting = evidence.lab.replay.seams.updater.scheduled_rate(jump.step), "lr"
+    sentences = [
+        (
+            f"at step {jump.step} it went from {before:.3g} to {jump.lr:.3g},"
+            f" {jump.lr / before:.3g} times as much"
+        )
+    ]
+    scheduled = evidence.lab.replay.seams.updater.scheduled_rate(jump.step)
+    setting = "lr"
     if scheduled is not None and abs(scheduled - jump.lr) > 1e-6 * jump.lr:
-        told.append(f"the schedule says {scheduled:.3g} there")
+        sentences.append(f"the schedule says {scheduled:.3g} there")
         setting = "schedule"
-    score, bad_checkpoint = _without_jump(evidence, jump, before, told)
-    return Finding(score=score, evidence=told, setting=setting, bad_checkpoint=bad_checkpoint)
+    score, bad_checkpoint = _without_jump(evidence, jump, before, sentences)
+    return CauseFinding(
+        score=score, evidence=sentences, setting=setting, bad_checkpoint=bad_checkpoint
+    )
 
 
-def _without_jump(evidence: Evidence, jump: StepRecord, before: float, told: list[str]) -> tuple[float, int | None]:
-    """Return the score of a jump, and the checkpoint that is bad if the loss is normal without it. Adds to what is `told`."""
-    case, recorded = evidence.case, evidence.case.record.loss
+def _without_jump(
+    evidence: Evidence, jump: StepRecord, before: float, told: list[str]
+) -> tuple[float, int | None]:
+    """Return the score of a jump, and the checkpoint that is bad if the loss is normal without it.
+    Adds to what is `told`.
+    """
+    case = evidence.case
+    recorded = evidence.case.record.loss
     is_plain = jump.lr >= _PLAIN_RATIO * before
     if jump.step >= case.step:
         told.append("a rate acts from the next step on: it cannot have raised the loss of this one")
@@ -173,15 +237,19 @@ def _without_jump(evidence: Evidence, jump: StepRecord, before: float, told: lis
         told.append("no state from before that was kept, so it cannot be tried without")
         return 0.5 if is_plain else 0.15, None
     words = f"a learning rate of {before:.3g}, as before the jump"
-    loss = evidence.lab.made_again(jump.step, rate=lambda _: before, words=words)
+    loss = evidence.lab.replay_with(jump.step, rate=lambda _: before, words=words)
     excess = recorded - evidence.normal_before(jump.step)
     if math.isfinite(excess) and excess < _LEAST_EXCESS * case.losses.deviation:
         told.append(
-            f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with the rate as it was"
+            f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with"
+            " the rate as it was"
         )
         return 0.75 if is_plain else 0.1, None
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
-    told.append(f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}")
+    told.append(
+        f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of"
+        f" {recorded:.4g}"
+    )
     if math.isfinite(loss) and gone > _GONE:
         return 0.7 + 0.27 * min(gone, 1.0), jump.step
     if is_plain and not case.is_loss_unusual:
@@ -189,19 +257,25 @@ def _without_jump(evidence: Evidence, jump: StepRecord, before: float, told: lis
     return 0.5 if is_plain and trend_of(case).stays_high else 0.15, None
 
 
-def _diverging(evidence: Evidence) -> Finding | None:
+def _diverging(evidence: Evidence) -> CauseFinding | None:
     """Judge whether a rising loss, or a bad state, would have been avoided by a lower rate."""
-    trend, case = trend_of(evidence.case), evidence.case
+    trend = trend_of(evidence.case)
+    case = evidence.case
     rising = trend.rise > _RISE and trend.num_high >= _LEAST_HIGH
-    if not (rising or evidence.is_state_bad) or evidence.made.is_off or evidence.has_bad_tensors:
+    if not (rising or evidence.is_state_bad) or evidence.made.differs or evidence.has_bad_tensors:
         return None
-    since = max(case.step - _WINDOW, min(trend.lowest_step, case.step - 8), evidence.lab.replay.first_step)
-    told = [
-        f"the loss was {trend.lowest:.4g} around step {trend.lowest_step} and is {trend.recent:.4g} now",
+    since = max(
+        case.step - _WINDOW, min(trend.lowest_step, case.step - 8), evidence.lab.replay.first_step
+    )
+    sentences = [
+        (
+            f"the loss was {trend.lowest:.4g} around step {trend.lowest_step} and is"
+            f" {trend.recent:.4g} now"
+        ),
         f"it has been high for {trend.num_high} steps",
-        evidence.told_of_rate(),
+        evidence.describe_rate(),
     ]
-    lower = evidence.lab.made_again(
+    lower = evidence.lab.replay_with(
         since,
         rate=lambda step: _LOWER * case.steps[step].lr if step in case.steps else 0.0,
         words=f"{_LOWER:.0%} of the learning rate",
@@ -211,44 +285,59 @@ def _diverging(evidence: Evidence) -> Finding | None:
     normal = trend.lowest if math.isfinite(trend.lowest) else case.losses.median
     gone = 1.0 if not math.isfinite(now) else (now - lower) / max(now - normal, 1e-9)
     if not math.isfinite(lower) or gone < _GONE:
-        told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g} all the same")
-        return Finding(score=0.2, evidence=told, setting="lr", title=_TOO_HIGH)
-    told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g}")
-    # A change of settings or a bad batch is also possible; several high steps in a row speak against a batch.
+        sentences.append(
+            f"at a fifth of the rate since step {since} the loss would be {lower:.4g} all the same"
+        )
+        return CauseFinding(score=0.2, evidence=sentences, setting="lr", title=_TOO_HIGH)
+    sentences.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g}")
+    # A change of settings or a bad batch is also possible; several high steps in a row speak
+    # against a batch.
     score = 0.8 if rising and not evidence.recent_changes else 0.5
-    return Finding(score=score, evidence=told, setting="lr", title=_TOO_HIGH, bad_checkpoint=since)
+    return CauseFinding(
+        score=score, evidence=sentences, setting="lr", title=_TOO_HIGH, bad_checkpoint=since
+    )
 
 
-def _never_learnt(evidence: Evidence) -> Finding | None:
-    """Judge whether the first updates moved the weights by as much as their size, so that nothing of them was left."""
+def _never_learnt(evidence: Evidence) -> CauseFinding | None:
+    """Judge whether the first updates moved the weights by as much as their size, so that nothing
+    of them was left.
+    """
     case = evidence.case
-    rates = {number: case.steps[number].lr for number in range(1, _NUM_FIRST + 1) if number in case.steps}
+    rates = {
+        number: case.steps[number].lr for number in range(1, _NUM_FIRST + 1) if number in case.steps
+    }
     if not rates or "adam" not in type(evidence.lab.replay.optimizer).__name__.lower():
         return None
     try:
         sizes = evidence.once("first weights", lambda: first_weights(evidence.lab))
     except SondeError:
         return None  # runs of other trainers may not have kept their beginning
-    step, size = max(rates, key=rates.__getitem__), sizes[len(sizes) // 2] if sizes else 0.0
+    step = max(rates, key=rates.__getitem__)
+    size = sizes[len(sizes) // 2] if sizes else 0.0
     if rates[step] < _LARGE_MOVE * size or size <= 0:
         return None
-    told = [
+    sentences = [
         f"at step {step} the rate was {rates[step]:.3g}, and Adam moves weights by about that",
         f"it is {rates[step] / size:.2g} times their size at the beginning, {size:.2g}",
-        evidence.told_of_rate(),
+        evidence.describe_rate(),
     ]
     if is_stuck(evidence):
-        told.append(told_of_frequencies(evidence))
-    return Finding(score=0.85, evidence=told, setting="lr", title=_NEVER, bad_checkpoint=1)
+        sentences.append(describe_frequencies(evidence))
+    return CauseFinding(
+        score=0.85, evidence=sentences, setting="lr", title=_NEVER, bad_checkpoint=1
+    )
 
 
 _TOO_HIGH: Final = "The learning rate is too high: the training diverges."
 _NEVER: Final = "The learning rate was too high from the start."
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The learning rate jumped.",
     advice=(
-        "Go back to the checkpoint before it and resume with a lower rate, or with the rate as it was.",
+        (
+            "Go back to the checkpoint before it and resume with a lower rate, or with the rate as"
+            " it was."
+        ),
         "Warm the rate up from 0, and clip gradients.",
     ),
     blames="setting",

@@ -1,21 +1,24 @@
-"""Targets that do not belong to their sources: lengths or numbers that do not fit, or sources that do not help.
+"""Targets that do not belong to their sources: lengths or numbers that do not fit, or sources that
+do not help.
 
-Each target is tried with other sources. How much a source *helps* is the loss of its target with other sources minus the loss with its own. For a good pair this
-is clearly above 0 once the model has learned to use the source; for a mismatched pair it is about 0. It is also about 0
-for noise, so only targets that are as likely as others with a wrong source can be mismatched. If a source helps another
-target of the batch as much as in good pairs, and more than that target's own source does, the two were mixed up.
+Each target is tried with other sources. How much a source *helps* is the loss of its target with
+other sources minus the loss with its own. For a good pair this is clearly above 0 once the model
+has learned to use the source; for a mismatched pair it is about 0. It is also about 0 for noise, so
+only targets that are as likely as others with a wrong source can be mismatched. If a source helps
+another target of the batch as much as in good pairs, and more than that target's own source does,
+the two were mixed up.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import chance, told_of
+from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.text_kind import chance, describe_suspects
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.laboratory import Laboratory, rows_like
 from sonde.forensics.samples_seen import SeenSample, rarity_of
-from sonde.forensics.seams import Corpus, Name, Row
+from sonde.forensics.seams import Name, Row, RunTexts
 from sonde.spread import Spread
 from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
@@ -25,7 +28,9 @@ _LEAST_TAIL: Final = 0.0
 _MIXED: Final = 0.92
 _TWO_MIXED: Final = 0.7
 _UNHELPED: Final = 0.88
-"""The maximum scores of samples whose source fits another target (if there are only two, they may be similar sentences), and of those whose source does not help."""
+"""The maximum scores of samples whose source fits another target (if there are only two, they may
+be similar sentences), and of those whose source does not help.
+"""
 _EVEN: Final = 2.5
 """At this rarity (a power of ten), the number of unhelpful sources is as likely chance as not."""
 
@@ -39,7 +44,9 @@ _MAX_TRIED: Final = 6
 _LEARNT: Final = 2.0
 """The model uses the source if the usual help is this many deviations above 0."""
 _ODD: Final = 2.5
-"""A target is odd by itself if it is this many deviations less likely than others with a wrong source."""
+"""A target is odd by itself if it is this many deviations less likely than others with a wrong
+source.
+"""
 _BELONGS: Final = 0.5
 """A source belongs to a target if it helps by at least this fraction of the usual."""
 _OF_HELP: Final = 0.35
@@ -48,11 +55,15 @@ _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge which samples have sides that do not fit, by their text or by the model's losses."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
     test = evidence.once("pairs", lambda: compare_pairs(evidence))
-    unhelped = [one for one in evidence.samples if test and test.is_unhelped(one.row.name) and one.tail > _LEAST_TAIL]
+    unhelped = [
+        sample
+        for sample in evidence.samples
+        if test and test.is_unhelped(sample.row.name) and sample.tail > _LEAST_TAIL
+    ]
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
         if first is not None and first.kind == MISMATCHED:
@@ -61,9 +72,14 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         name = seen.row.name
         if name in test.mixed and seen.z > 0 and len(test.mixed) > 1:
-            scores.append((_MIXED if len(test.mixed) > 2 else _TWO_MIXED, seen, (test.mixed[name],)))
+            scores.append(
+                (_MIXED if len(test.mixed) > 2 else _TWO_MIXED, seen, (test.mixed[name],))
+            )
         elif seen in unhelped:
-            why = f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually {test.usual.median:.2g}"
+            why = (
+                f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually"
+                f" {test.usual.median:.2g}"
+            )
             scores.append((_of_unhelped(len(unhelped), test.expected, seen.tail), seen, (why,)))
     scores = [one for one in scores if one[0] > 0.1]
     if not scores:
@@ -71,16 +87,21 @@ def judge(evidence: Evidence) -> Finding | None:
     best = max(scores, key=lambda one: one[0])
     suspects = list({one.row.name: one for _, one, _ in scores}.values())
     score = best[0] * evidence.data_weight
-    told = [told_of(evidence, suspects), *best[2]]
+    sentences = [describe_suspects(evidence, suspects), *best[2]]
     if evidence.case.is_loss_unusual:
         part = evidence.part_of(suspects)
-        told.append(f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
+        sentences.append(
+            f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal"
+            " is gone"
+        )
         score *= 0.4 + 0.6 * part
-    return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
+    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
 
 
 def _of_unhelped(num: int, expected: float, tail: float) -> float:
-    """Return the score of a source that does not help: higher if that is rare in the corpus and frequent in this batch."""
+    """Return the score of a source that does not help: higher if that is rare in the corpus and
+    frequent in this batch.
+    """
     rarity = rarity_of(num, expected) + 0.5 * min(tail, 2.0)
     return _UNHELPED / (1 + math.exp(1.5 * (_EVEN - rarity)))
 
@@ -97,7 +118,9 @@ class PairTest(NamedTuple):
     mixed: Mapping[Name, str]
     """Rows whose source belongs to another target of the batch, with a description."""
     expected: float
-    """The number of rows in such a batch whose source naturally does not help: names, headings, free translations."""
+    """The number of rows in such a batch whose source naturally does not help: names, headings,
+    free translations.
+    """
 
     @property
     def is_telling(self) -> bool:
@@ -105,8 +128,14 @@ class PairTest(NamedTuple):
         return len(self.usual) >= 8 and self.usual.median > _LEARNT * self.usual.deviation
 
     def is_unhelped(self, name: Name) -> bool:
-        """Return whether a row's source helps far less than usual although its target is not odd by itself."""
-        return name in self.helps and name not in self.odd and _is_unhelped(self.helps[name], self.usual)
+        """Return whether a row's source helps far less than usual although its target is not odd by
+        itself.
+        """
+        return (
+            name in self.helps
+            and name not in self.odd
+            and _is_unhelped(self.helps[name], self.usual)
+        )
 
 
 def _is_unhelped(helps: float, usual: Spread) -> bool:
@@ -115,12 +144,15 @@ def _is_unhelped(helps: float, usual: Spread) -> bool:
 
 def compare_pairs(evidence: Evidence) -> PairTest | None:
     """Try the sources of the step's rows; None if no batch can be built from them."""
-    lab, corpus = evidence.lab, evidence.corpus
-    rows = [one.row for one in evidence.samples if one.row.source is not None][:_MAX_ROWS]
+    lab = evidence.lab
+    corpus = evidence.corpus
+    rows = [sample.row for sample in evidence.samples if sample.row.source is not None][:_MAX_ROWS]
     if corpus is None or len(rows) < 2 or corpus.batch(rows[:1]) is None:
         return None
     like = rows_like(rows, corpus, {row.name for row in rows}, _NUM_OTHERS)
-    others = [like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))]
+    others = [
+        like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))
+    ]
     if not others:
         return None
     helps, after = _helps(lab, corpus, rows)
@@ -135,14 +167,21 @@ def compare_pairs(evidence: Evidence) -> PairTest | None:
     )
     expected = len(helps) * (by_nature + _UNSEEN) / (len(usual) + 1)
     test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
-    unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
-    if test.is_telling and len(unhelped) > 1:  # a source can only belong to a target that its own source does not help
-        test = test._replace(mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
+    unhelped = sorted(
+        (row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name]
+    )
+    # a source can only belong to a target that its own source does not help
+    if test.is_telling and len(unhelped) > 1:
+        test = test._replace(
+            mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median)
+        )
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",
-        f"{len(unhelped)} are hardly likelier after their own; {len(test.mixed)} sources fit the target of another sample. "
-        f"Usually the own source takes {usual.median:.2g} (±{usual.deviation:.2g}) off the loss, and {expected:.2g} of {len(helps)} rows are so by nature",
+        f"{len(unhelped)} are hardly likelier after their own; {len(test.mixed)} sources fit the"
+        f" target of another sample. Usually the own source takes {usual.median:.2g}"
+        f" (±{usual.deviation:.2g}) off the loss, and {expected:.2g} of {len(helps)} rows are so by"
+        " nature",
         unhelped=float(len(unhelped)),
         mixed=float(len(test.mixed)),
         usual=usual.median,
@@ -150,20 +189,36 @@ def compare_pairs(evidence: Evidence) -> PairTest | None:
     return test
 
 
-def _helps(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> tuple[dict[Name, float], dict[Name, float]]:
-    """Return how much each row's source helps, and the loss of its target with other sources, for rows that have another source to try."""
+def _helps(
+    lab: Laboratory, corpus: RunTexts, rows: Sequence[Row]
+) -> tuple[dict[Name, float], dict[Name, float]]:
+    """Return how much each row's source helps, and the loss of its target with other sources, for
+    rows that have another source to try.
+    """
     own = _losses(lab, corpus, rows)
     found: list[list[float]] = [[] for _ in rows]
     for shift in _SHIFTS:
         moved = [rows[(place + shift) % len(rows)] for place in range(len(rows))]
-        tried = [Row(row.name, row.target, other.source) for row, other in zip(rows, moved, strict=True)]
+        tried = [
+            Row(row.name, row.target, other.source) for row, other in zip(rows, moved, strict=True)
+        ]
         for place, loss in enumerate(_losses(lab, corpus, tried)):
             found[place] += [loss] if moved[place].source != rows[place].source else []
-    after = {row.name: sum(losses) / len(losses) for row, losses in zip(rows, found, strict=True) if losses}
-    return {row.name: after[row.name] - loss for row, loss in zip(rows, own, strict=True) if row.name in after}, after
+    after = {
+        row.name: sum(losses) / len(losses)
+        for row, losses in zip(rows, found, strict=True)
+        if losses
+    }
+    return {
+        row.name: after[row.name] - loss
+        for row, loss in zip(rows, own, strict=True)
+        if row.name in after
+    }, after
 
 
-def _mixed(lab: Laboratory, corpus: Corpus, rows: Sequence[Row], tried: Sequence[Row], usual: float) -> dict[Name, str]:
+def _mixed(
+    lab: Laboratory, corpus: RunTexts, rows: Sequence[Row], tried: Sequence[Row], usual: float
+) -> dict[Name, str]:
     own = _losses(lab, corpus, rows)
     found = {}
     for row in tried:
@@ -176,17 +231,18 @@ def _mixed(lab: Laboratory, corpus: Corpus, rows: Sequence[Row], tried: Sequence
         gain, name, loss = max(gains)
         if gain > _BELONGS * usual:
             found[row.name] = (
-                f"the source of sample {row.name[1]} fits the target of sample {name[1]}: {loss:.2f} after it, {loss + gain:.2f} after its own"
+                f"the source of sample {row.name[1]} fits the target of sample {name[1]}:"
+                f" {loss:.2f} after it, {loss + gain:.2f} after its own"
             )
     return found
 
 
-def _losses(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> list[float]:
+def _losses(lab: Laboratory, corpus: RunTexts, rows: Sequence[Row]) -> list[float]:
     samples = lab.replay.loss(batches=[corpus.batch(rows)]).samples
-    return [float("nan") if one.loss is None else one.loss for one in samples]
+    return [float("nan") if sample.loss is None else sample.loss for sample in samples]
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The batch holds targets that do not belong to their sources.",
     advice=(SKIP, "Check how the two sides of the corpus were aligned around these lines."),
     blames="samples",

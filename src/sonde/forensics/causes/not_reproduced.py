@@ -1,35 +1,51 @@
-"""The replayed step gives a different loss: a transient hardware error, or something non-deterministic."""
+"""The replayed step gives a different loss: a transient hardware error, or something
+non-deterministic.
+"""
 
 import math
 from typing import Final
 
 from sonde.forensics.causes import data_order, optimizer_state, stale_weights
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 
 _LEAST_FAR: Final = 1e-3
 """Sample losses that differ by less are equal up to rounding."""
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the replay diverged without a known explanation."""
-    made, case = evidence.made, evidence.case
-    if not made.is_off or evidence.change is not None:
+    made = evidence.made
+    case = evidence.case
+    if not made.differs or evidence.change is not None:
         return None
-    told = [f"{made.result.recorded_loss:.6g} was recorded, and made again the loss is {made.result.replayed_loss:.6g}"]
+    sentences = [
+        (
+            f"{made.result.recorded_loss:.6g} was recorded, and made again the loss is"
+            f" {made.result.replayed_loss:.6g}"
+        )
+    ]
     if made.num_exact:
-        told.append(f"the {made.num_exact} steps before it, since the checkpoint, are the same to the bit")
+        sentences.append(
+            f"the {made.num_exact} steps before it, since the checkpoint, are the same to the bit"
+        )
     rank, sample = _differing(evidence)
-    told += [sample] if sample else []
-    known = [one for one in made.result.differences if not one.startswith(("the loss is another", "the code's"))]
-    told += [f"not as it was: {one}" for one in known]
+    sentences += [sample] if sample else []
+    known = [
+        difference
+        for difference in made.result.differences
+        if not difference.startswith(("the loss is another", "the code's"))
+    ]
+    sentences += [f"not as it was: {one}" for one in known]
     score = 0.93 if made.num_exact else (0.8 if not known else 0.45)
     explained = (data_order.RULE, optimizer_state.RULE, stale_weights.RULE)
-    if evidence.has_bad_tensors or any((found := one.judge(evidence)) and found.score > score for one in explained):
+    if evidence.has_bad_tensors or any(
+        (found := one.judge(evidence)) and found.score > score for one in explained
+    ):
         score = 0.2
     if case.manifest.world_size > 1 and not case.recorded_samples():
         score = min(score, 0.5)
-    return Finding(score=score, evidence=told, rank=rank)
+    return CauseFinding(score=score, evidence=sentences, rank=rank)
 
 
 def _differing(evidence: Evidence) -> tuple[int | None, str]:
@@ -39,21 +55,30 @@ def _differing(evidence: Evidence) -> tuple[int | None, str]:
         return (0 if evidence.case.manifest.world_size == 1 else None), ""
     found: list[tuple[float, int, str]] = []
     for seen in evidence.samples:
-        before, loss = recorded.get(seen.row.name), seen.sample.loss
+        before = recorded.get(seen.row.name)
+        loss = seen.sample.loss
         if before is not None and loss is not None:
             far = abs(before - loss) if math.isfinite(before) else math.inf
-            told = f"the loss of sample {seen.row.name[1]} was {before:.4g} then and is {loss:.4g} now"
-            found.append((far, seen.rank, told))
+            sentence = (
+                f"the loss of sample {seen.row.name[1]} was {before:.4g} then and is {loss:.4g} now"
+            )
+            found.append((far, seen.rank, sentence))
     if not found:
         return None, ""
-    far, rank, told = max(found)
-    return (rank, told) if far > _LEAST_FAR else (None, "")
+    far, rank, sentence = max(found)
+    return (rank, sentence) if far > _LEAST_FAR else (None, "")
 
 
-RULE: Final = Rule(
-    title="The same step made again gives another loss: the machine, or something that is not deterministic.",
+RULE: Final = CauseRule(
+    title=(
+        "The same step made again gives another loss: the machine, or something that is not"
+        " deterministic."
+    ),
     advice=(
-        "Resume from the checkpoint before; if it happens again, on the same rank, replace that machine.",
+        (
+            "Resume from the checkpoint before; if it happens again, on the same rank, replace that"
+            " machine."
+        ),
         "Test memory and processor of the named rank.",
     ),
     blames="machine",

@@ -3,26 +3,29 @@
 from typing import Final
 
 from sonde.forensics.causes import learning_rate
-from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 
 _SCORE: Final = 0.6
 """The score: every training is at this point for a while, but not for half of its steps."""
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the loss is where it would be without any learning."""
     if not learning_rate.is_stuck(evidence):
         return None
-    told = [learning_rate.told_of_frequencies(evidence), evidence.told_of_rate()]
-    return Finding(score=_SCORE, evidence=told)
+    sentences = [learning_rate.describe_frequencies(evidence), evidence.describe_rate()]
+    return CauseFinding(score=_SCORE, evidence=sentences)
 
 
-RULE: Final = Rule(
+RULE: Final = CauseRule(
     title="The training does not learn.",
     advice=(
         "Try a learning rate ten times lower and ten times higher for a few hundred steps.",
-        "Check that targets are shifted by one, that the loss has a graph, and that the optimiser holds all parameters.",
+        (
+            "Check that targets are shifted by one, that the loss has a graph, and that the"
+            " optimizer holds all parameters."
+        ),
     ),
     blames="setting",
     family="setting",

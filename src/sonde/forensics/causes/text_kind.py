@@ -1,10 +1,11 @@
-"""The causes that are found in the texts of samples, all judged in the same way. To add one, add a line to `_KINDS`.
+"""The causes that are found in the texts of samples, all judged in the same way. To add one, add a
+line to `_KINDS`.
 
-The probability that a kind of text is the cause was fitted (logistic regression on the tuning half of
-benchmarks/diagnosis.py, checked on corpora left out of the fit). It grows with how clear the sign of a sample is, with
-how rarely samples of such a batch have it naturally, with how rare the sample's loss and bits per character are among
-samples of its length, with how many samples of the batch share the sign, and with how much of the excess loss is
-theirs.
+The probability that a kind of text is the cause was fitted (logistic regression on the tuning half
+of benchmarks/diagnosis.py, checked on corpora left out of the fit). It grows with how clear the
+sign of a sample is, with how rarely samples of such a batch have it naturally, with how rare the
+sample's loss and bits per character are among samples of its length, with how many samples of the
+batch share the sign, and with how much of the excess loss is theirs.
 """
 
 import math
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from sonde.forensics.causes.rule import SKIP, Finding, Rule
+from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import OF_LENGTH
 from sonde.forensics.samples_seen import SeenSample, rarity_of
@@ -22,7 +23,9 @@ from sonde.texts.signs import CLEAR, Sign
 _BASE: Final = -5.55
 _PER_STRENGTH: Final = 1.6
 _PER_EXPECTED: Final = -1.0
-"""The log-odds of a sign of strength 1 per factor of ten of how many samples of such a batch naturally have one about as strong."""
+"""The log-odds of a sign of strength 1 per factor of ten of how many samples of such a batch
+naturally have one about as strong.
+"""
 _PER_RARITY: Final = 0.33
 """The log-odds per power of ten of rarity, of the loss and of the bits per character."""
 _PER_CROWD: Final = 0.34
@@ -47,47 +50,73 @@ _AT_THE_END: Final = 0.5
 """The exception: the last token makes up this fraction of its excess loss."""
 
 
-def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
+def judge_kind(evidence: Evidence, *, kind: str) -> CauseFinding | None:
     """Judge the evidence for a kind of text among the samples of the step."""
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in _having(evidence, kind)]
     found = [one for one in found if one[0] >= _LEAST]
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
-    # Beside the best, a sample is to blame by its own part of the excess loss, not by that of all samples of its kind.
+    # Beside the best, a sample is to blame by its own part of the excess loss, not by that of all
+    # samples of its kind.
     own = [chance(evidence, sign, seen, part=_part_of(evidence, [seen])) for _, seen, sign in found]
-    suspects = [one[1] for one, by_itself in zip(found, own, strict=True) if one is best or by_itself >= _LEAST]
-    told = [told_of(evidence, suspects), *best[2].evidence]
+    suspects = [
+        one[1]
+        for one, by_itself in zip(found, own, strict=True)
+        if one is best or by_itself >= _LEAST
+    ]
+    sentences = [describe_suspects(evidence, suspects), *best[2].evidence]
     score = best[0] * evidence.data_weight
     if evidence.case.is_loss_unusual:
         # A batch may contain several kinds: all readable signs together must explain the loss.
-        signed = [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
-        everything = list({one.row.name: one for one in [*(one[1] for one in found), *signed]}.values())
+        signed = [
+            sample
+            for sample in evidence.samples
+            if sample.signs and sample.signs[0].strength >= CLEAR
+        ]
+        everything = list(
+            {one.row.name: one for one in [*(one[1] for one in found), *signed]}.values()
+        )
         part = evidence.part_of(everything)
-        odd = "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
-        told.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
+        odd = (
+            "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
+        )
+        sentences.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
         score *= _EXPLAINED + (1 - _EXPLAINED) * part
-    return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
+    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
 
 
 def _having(evidence: Evidence, kind: str) -> list[tuple[SeenSample, Sign]]:
     """Return the samples whose first sign is of a kind, with the sign."""
-    long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
-    return [(seen, sign) for seen in long_enough if (sign := sign_of(seen)) is not None and sign.kind == kind]
+    long_enough = [
+        seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS
+    ]
+    return [
+        (seen, sign)
+        for seen in long_enough
+        if (sign := sign_of(seen)) is not None and sign.kind == kind
+    ]
 
 
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | None = None) -> float:
-    """Return the probability that a kind of text is the cause, judged by one sample that has its sign.
+    """Return the probability that a kind of text is the cause, judged by one sample that has its
+    sign.
 
-    `part` is the part of the excess loss that counts for it; by default, that of all samples with the sign.
+    `part` is the part of the excess loss that counts for it; by default, that of all samples with
+    the sign.
     """
     crowd, shared = evidence.once(f"shared {sign.kind}", partial(_shared, evidence, sign.kind))
-    expected = len(evidence.samples) * evidence.usual_signs.share(seen.row, _ALIKE * sign.strength, sign.kind)
+    expected = len(evidence.samples) * evidence.usual_signs.share(
+        seen.row, _ALIKE * sign.strength, sign.kind
+    )
     rarity = min(seen.rarity, _MOST_RARE)
-    if sign.kind not in OF_LENGTH and not sign.of_source:  # otherwise the words of the target are normal
+    # otherwise the words of the target are normal
+    if sign.kind not in OF_LENGTH and not sign.of_source:
         rarity += min(seen.bits_rarity, _MOST_RARE)
     odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * math.log10(expected))
-    odds += _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * (shared if part is None else part)
+    odds += (
+        _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * (shared if part is None else part)
+    )
     return 1 / (1 + math.exp(-odds))
 
 
@@ -98,22 +127,33 @@ def _part_of(evidence: Evidence, seen: Sequence[SeenSample]) -> float:
 
 
 def _shared(evidence: Evidence, kind: str) -> tuple[float, float]:
-    """Return how rare it is that so many samples of a batch have a sign of a kind, and their part of the excess loss.
+    """Return how rare it is that so many samples of a batch have a sign of a kind, and their part
+    of the excess loss.
 
-    The rarity is a negative power of ten, 0 for a single sample. It is the higher of two: of all samples with the sign,
-    however weak, and of those with a clear one.
+    The rarity is a negative power of ten, 0 for a single sample. It is the higher of two: of all
+    samples with the sign, however weak, and of those with a clear one.
     """
     having = _having(evidence, kind)
     shares = evidence.usual_signs.share
     all_signs = [shares(seen.row, 0.0, kind) for seen, _ in having]
-    clear = [shares(seen.row, _ALIKE * sign.strength, kind) for seen, sign in having if sign.strength >= CLEAR]
+    clear = [
+        shares(seen.row, _ALIKE * sign.strength, kind)
+        for seen, sign in having
+        if sign.strength >= CLEAR
+    ]
     crowd = max(_crowd(all_signs, len(evidence.samples)), _crowd(clear, len(evidence.samples)))
     return min(crowd, _MOST_CROWDED), _part_of(evidence, [seen for seen, _ in having])
 
 
 def _crowd(shares: list[float], num_rows: int) -> float:
-    """Return how rare it is that this many of `num_rows` samples have a sign, if these fractions of samples have it naturally."""
-    return rarity_of(len(shares), num_rows * sorted(shares)[len(shares) // 2]) if len(shares) > 1 else 0.0
+    """Return how rare it is that this many of `num_rows` samples have a sign, if these fractions of
+    samples have it naturally.
+    """
+    return (
+        rarity_of(len(shares), num_rows * sorted(shares)[len(shares) // 2])
+        if len(shares) > 1
+        else 0.0
+    )
 
 
 def is_read(evidence: Evidence, seen: SeenSample) -> bool:
@@ -129,38 +169,57 @@ def sign_of(seen: SeenSample) -> Sign | None:
     """
     ends_early = (seen.sample.token_losses or (0.0,))[-1] > _AT_THE_END * seen.excess
     is_cut = seen.tail < _CUT_TAIL or ends_early
-    return next((one for one in seen.signs if one.kind != TRUNCATED or is_cut), None)
+    return next((sign for sign in seen.signs if sign.kind != TRUNCATED or is_cut), None)
 
 
-def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
+def describe_suspects(evidence: Evidence, suspects: list[SeenSample]) -> str:
     """Describe how far the losses of the suspects are out."""
     worst = max(suspects, key=lambda one: one.z)
     loss = worst.sample.loss
     shown = "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3g}"
-    bits = "" if math.isnan(worst.bits) else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
+    bits = (
+        ""
+        if math.isnan(worst.bits)
+        else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
+    )
     return (
-        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a loss of {shown}, "
-        f"{worst.z:+.1f} deviations from samples of its length{bits}"
+        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a"
+        f" loss of {shown}, {worst.z:+.1f} deviations from samples of its length{bits}"
     )
 
 
 _KINDS: Final = {
-    "garbled_text": ("garbled text", "Look for more of its kind in the file it came from before you train on."),
+    "garbled_text": (
+        "garbled text",
+        "Look for more of its kind in the file it came from before you train on.",
+    ),
     "mis_decoded": (
         "text that was decoded with the wrong character set",
         "Decode the file it came from with its real character set and prepare it again.",
     ),
     "other_script": ("text in a script that the corpus is not in", "Filter the corpus by script."),
-    "foreign_language": ("text in a language that the corpus is not in", "Filter the corpus by language."),
+    "foreign_language": (
+        "text in a language that the corpus is not in",
+        "Filter the corpus by language.",
+    ),
     "markup": ("markup", "Strip tags and templates from the text before it is prepared."),
     "code": ("program code", "Keep code out of the corpus, or in a part of its own."),
     "table": ("tables of numbers or fields", "Leave tables out when text is extracted."),
     "log": ("lines of a log", "Leave logs out of the corpus."),
     "shouting": ("text in capitals", "Leave such text out, or put it into small letters."),
-    "control_characters": ("control characters", "Remove control characters when text is prepared."),
+    "control_characters": (
+        "control characters",
+        "Remove control characters when text is prepared.",
+    ),
     "empty": ("samples without a word", "Leave out lines without letters or digits."),
-    "repetition": ("a text that repeats itself on and on", "Filter documents by how much of them repeats."),
-    COPIED: ("targets that are copies of their sources", "Leave out pairs whose two sides are the same."),
+    "repetition": (
+        "a text that repeats itself on and on",
+        "Filter documents by how much of them repeats.",
+    ),
+    COPIED: (
+        "targets that are copies of their sources",
+        "Leave out pairs whose two sides are the same.",
+    ),
     SWAPPED: (
         "pairs whose source and target are swapped",
         "Swap the two sides of these lines back, and look for more in the same file.",
@@ -175,7 +234,7 @@ _OF_PAIRS: Final = {COPIED: "copied_target", SWAPPED: "swapped_pair", TRUNCATED:
 """The names of causes that are not called like their sign."""
 
 RULES: Final = {
-    _OF_PAIRS.get(kind, kind): Rule(
+    _OF_PAIRS.get(kind, kind): CauseRule(
         title=f"The batch holds {what}.",
         advice=(SKIP, advice),
         blames="samples",

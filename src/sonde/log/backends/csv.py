@@ -1,9 +1,10 @@
 """A CSV table for a spreadsheet: one row per record, one column per metric.
 
-The columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration, validation_iteration` and then every
-metric in order of first appearance. A new metric adds a column: the table is replaced atomically by one with the
-column. An existing file is continued. Non-numeric values are written as JSON; text that a spreadsheet would treat as a
-formula is prefixed with `'`. Only rank 0 writes.
+The columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration,
+validation_iteration` and then every metric in order of first appearance. A new metric adds a
+column: the table is replaced atomically by one with the column. An existing file is continued.
+Non-numeric values are written as JSON; text that a spreadsheet would treat as a formula is prefixed
+with `'`. Only rank 0 writes.
 """
 
 import csv
@@ -39,7 +40,11 @@ class CSVBackend(QueuedBackend):
         if record["type"] != LOG:
             return
         row = {
-            name: value if isinstance(value, (int, float)) else "" if value is None else as_text(value)
+            name: value
+            if isinstance(value, (int, float))
+            else ""
+            if value is None
+            else as_text(value)
             for name, value in table_row(record).items()
         }
         missing = [name for name in row if name not in self._columns]
@@ -54,21 +59,27 @@ class CSVBackend(QueuedBackend):
         if not self._path.exists() or self._path.stat().st_size == 0:
             return
         names = next(self._rows(), [])
-        self._columns = dict.fromkeys(name[1:] if safe_cell(name[1:]) == name else name for name in names)
+        self._columns = dict.fromkeys(
+            name[1:] if safe_cell(name[1:]) == name else name for name in names
+        )
         with self._path.open("rb+") as raw:
             raw.seek(-1, os.SEEK_END)
             if raw.read(1) != b"\n":
                 raw.write(b"\r\n")
 
     def _widen(self, names: list[str]) -> None:
-        """Add columns by writing the table again, with empty cells in earlier rows. Not synced, unlike the run's records."""
+        """Add columns by writing the table again, with empty cells in earlier rows. Not synced,
+        unlike the run's records.
+        """
         self._columns = dict.fromkeys([*(self._columns or TABLE_COLUMNS), *names])
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
             out.write(_csv_line(list(self._columns)))
             if self._path.exists():
                 for row in islice(self._rows(), 1, None):
-                    out.write(_csv_line([*row, *[""] * (len(self._columns) - len(row))], escape=False))
+                    out.write(
+                        _csv_line([*row, *[""] * (len(self._columns) - len(row))], escape=False)
+                    )
         disk.replace(temporary, self._path)
 
     def _rows(self) -> Iterator[list[str]]:
@@ -85,7 +96,11 @@ class CSVBackend(QueuedBackend):
 
 def safe_cell(value: object) -> object:
     """Return a cell that a spreadsheet shows as text instead of evaluating it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def _csv_line(cells: list[Any], *, escape: bool = True) -> bytes:

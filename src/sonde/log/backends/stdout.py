@@ -1,16 +1,17 @@
 """Screen output in TCAP's format: in color on a terminal, plain when piped.
 
-    TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  train.loss : 0.01  train.ips : 3.000 imgs/s
+    TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  train.loss : 0.01  train.ips :
+        3.000 imgs/s
 
-A metric is `name : value unit`; `unit` and `format` come from its metadata. A format that does not fit its value is
-ignored. A record is always one line: newlines inside values are shown as `\\n`. Time is local to the machine that
-recorded it.
+A metric is `name : value unit`; `unit` and `format` come from its metadata. A format that does not
+fit its value is ignored. A record is always one line: newlines inside values are shown as `\\n`.
+Time is local to the machine that recorded it.
 
-Each line goes to the current `sys.stdout` in one write and is flushed, so `tail -f` shows it as it is logged. Only rank
-0 prints by default. A closed or broken output is counted, not raised.
+Each line goes to the current `sys.stdout` in one write and is flushed, so `tail -f` shows it as it
+is logged. Only rank 0 prints by default. A closed or broken output is counted, not raised.
 
-Your own functions may format a line, as in DLLogger: `step_format(step)`, `metric_format(metric, metadata, value)` and
-`prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` works too.
+Your own functions may format a line, as in DLLogger: `step_format(step)`, `metric_format(metric,
+metadata, value)` and `prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` works too.
 """
 
 import datetime
@@ -55,14 +56,19 @@ _NO_FORMATS: Final = LineFormats()
 
 def line_parts(record: Record, metadata: Metadata, formats: LineFormats = _NO_FORMATS) -> list[str]:
     """Return the parts of a LOG record's line: the prefix, the step, and each metric."""
-    prefix = f"{PREFIX} {str(record['datetime'])[:26]} - "  # the time without its zone, as TCAP prints it
+    # the time without its zone, as TCAP prints it
+    prefix = f"{PREFIX} {str(record['datetime'])[:26]} - "
     if formats.prefix is not None:
-        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  as DLLogger passes it
+        # as DLLogger passes it
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006
         takes_rank = len(inspect.signature(formats.prefix).parameters) > 1
         prefix = formats.prefix(record["rank"], when) if takes_rank else formats.prefix(when)
     step = (formats.step or step_text)(record["step"])
     metric = formats.metric or _metric_text
-    values = [f" {metric(name, metadata.get(name) or {}, value)}" for name, value in record["data"].items()]
+    values = [
+        f" {metric(name, metadata.get(name) or {}, value)}"
+        for name, value in record["data"].items()
+    ]
     return [prefix, step, *(values or [" "])]
 
 
@@ -75,11 +81,13 @@ def value_text(value: object, spec: object = None) -> str:
     if spec and isinstance(spec, str) and not _TOO_WIDE.search(spec):
         try:
             return _one_line(("{" + spec + "}").format(value))
-        except Exception:  # noqa: BLE001, S110  a format from outside may fail in any way; the bare value is the fallback
+        except Exception:  # noqa: BLE001, S110
+            # a format from outside may fail in any way; the bare value is the fallback
             pass
     if type(value) in PLAIN_TYPES:
         return _one_line(str(value))
-    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]  # exact types only: subclasses have their own str
+    # exact types only: subclasses have their own str
+    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]
         return _one_line(str(value))
     try:
         return _one_line(str(decode(encode(value))))
@@ -143,7 +151,9 @@ def _write_in_colour(prefix: str, step: str, *metrics: str) -> None:
 
 
 def _let_go(out: TextIO) -> None:
-    """Point a broken pipe at /dev/null; otherwise Python fails at exit on what is still buffered."""
+    """Point a broken pipe at /dev/null; otherwise Python fails at exit on what is still
+    buffered.
+    """
     try:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, out.fileno())
@@ -153,10 +163,11 @@ def _let_go(out: TextIO) -> None:
 
 
 class LoggingBackend(Backend):
-    """Passes records to a standard library logger, so that they go where the rest of the program logs to.
+    """Passes records to a standard library logger, so that they go where the rest of the program
+    logs to.
 
-    A LOG record becomes a screen line without prefix and time (handlers add their own), INFO becomes its text; the
-    whole record is attached as `record.sonde`. Only rank 0 writes by default.
+    A LOG record becomes a screen line without prefix and time (handlers add their own), INFO
+    becomes its text; the whole record is attached as `record.sonde`. Only rank 0 writes by default.
     """
 
     def __init__(
@@ -178,5 +189,9 @@ class LoggingBackend(Backend):
             return
         if not self._logger.isEnabledFor(self._level):
             return
-        text = "".join(line_parts(record, self._metadata)[1:]) if record["type"] == LOG else str(record["data"])
+        text = (
+            "".join(line_parts(record, self._metadata)[1:])
+            if record["type"] == LOG
+            else str(record["data"])
+        )
         self._logger.log(self._level, "%s", text.rstrip(), extra={"sonde": record})

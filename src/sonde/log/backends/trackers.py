@@ -1,4 +1,5 @@
-"""The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its package, imported when the backend is created.
+"""The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its package, imported when the
+backend is created.
 
 Only rank 0 writes by default. Slow calls happen in the backend's own thread (`QueuedBackend`).
 """
@@ -16,11 +17,13 @@ _MAX_TEXT: Final = 5000
 
 
 class TensorBoardBackend(QueuedBackend):
-    """Writes TensorBoard event files into a directory, with TensorBoard's own writer; torch is not needed.
+    """Writes TensorBoard event files into a directory, with TensorBoard's own writer; torch is not
+    needed.
 
-    Every number of a LOG record becomes a point of the scalar with its name, all of a record in one event; INFO and
-    METADATA become text. Epochs are continued into one step count (steps.StepCounter). Buffers are flushed whenever the
-    queue is empty, so a killed run keeps its curves almost to the end. Only rank 0 writes by default.
+    Every number of a LOG record becomes a point of the scalar with its name, all of a record in one
+    event; INFO and METADATA become text. Epochs are continued into one step count
+    (steps.StepCounter). Buffers are flushed whenever the queue is empty, so a killed run keeps its
+    curves almost to the end. Only rank 0 writes by default.
     """
 
     def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Any) -> None:
@@ -42,8 +45,11 @@ class TensorBoardBackend(QueuedBackend):
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         if record["type"] == LOG:
-            values = [{"tag": tag, "simple_value": number} for tag, number in scalars(record["data"])]
-            summary, step = summary_pb2.Summary(value=values), self._steps.number(record["step"])
+            values = [
+                {"tag": tag, "simple_value": number} for tag, number in scalars(record["data"])
+            ]
+            summary = summary_pb2.Summary(value=values)
+            step = self._steps.number(record["step"])
         else:
             is_metadata = record["type"] == METADATA
             tag = f"metadata/{record['metric']}" if is_metadata else "info"
@@ -52,7 +58,9 @@ class TensorBoardBackend(QueuedBackend):
             step = self._steps.number(None)
         if not summary.value:
             return
-        self._writer.add_event(event_pb2.Event(wall_time=record["timestamp"], step=step, summary=summary))
+        self._writer.add_event(
+            event_pb2.Event(wall_time=record["timestamp"], step=step, summary=summary)
+        )
 
     def rest(self) -> None:
         """Flush the events to disk."""
@@ -65,12 +73,13 @@ class TensorBoardBackend(QueuedBackend):
 
 
 class WandbBackend(QueuedBackend):
-    """Logs to a Weights & Biases run, online or offline: one that is passed in and stays open, or its own.
+    """Logs to a Weights & Biases run, online or offline: one that is passed in and stays open, or
+    its own.
 
-    LOG data goes to `run.log`, together with `step`, `epoch`, `iteration` and `validation_iteration`; `step` is
-    declared as the axis of every metric. W&B's own step is left to count by itself, because W&B silently drops records
-    whose step goes back, as when a run resumes. INFO dicts go to the run's config. Only rank 0 creates a run by
-    default.
+    LOG data goes to `run.log`, together with `step`, `epoch`, `iteration` and
+    `validation_iteration`; `step` is declared as the axis of every metric. W&B's own step is left
+    to count by itself, because W&B silently drops records whose step goes back, as when a run
+    resumes. INFO dicts go to the run's config. Only rank 0 creates a run by default.
     """
 
     def __init__(
@@ -81,7 +90,9 @@ class WandbBackend(QueuedBackend):
         init: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Log into `run`, or into a new one started with the arguments in `init` (project, name, mode, …)."""
+        """Log into `run`, or into a new one started with the arguments in `init` (project, name,
+        mode, …).
+        """
         super().__init__(verbosity, **options)
         self._wandb = import_extra("wandb", needed_for="WandbBackend", extra="wandb")
         self._init = dict(init or {})
@@ -116,9 +127,10 @@ class WandbBackend(QueuedBackend):
 class MLflowBackend(QueuedBackend):
     """Logs to an MLflow run: the one with `run_id`, which stays open, or a new one, which it ends.
 
-    Every record is one batch of metrics instead of one call per metric. Numbers of LOG records become metrics. INFO
-    dicts become parameters (the first value stays, because MLflow's parameters cannot change); other INFO and METADATA
-    become tags. Epochs are continued into one step count. Only rank 0 writes by default.
+    Every record is one batch of metrics instead of one call per metric. Numbers of LOG records
+    become metrics. INFO dicts become parameters (the first value stays, because MLflow's parameters
+    cannot change); other INFO and METADATA become tags. Epochs are continued into one step count.
+    Only rank 0 writes by default.
     """
 
     def __init__(
@@ -149,14 +161,17 @@ class MLflowBackend(QueuedBackend):
         client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri)
         if self.run_id is None:
             known = client.get_experiment_by_name(self._experiment)
-            experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
+            experiment_id = (
+                known.experiment_id if known else client.create_experiment(self._experiment)
+            )
             self.run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
         self._client = client
 
     def send(self, record: Record) -> None:
         """Log one record."""
         if record["type"] == LOG:
-            step, milliseconds = self._steps.number(record["step"]), int(record["timestamp"] * 1000)
+            step = self._steps.number(record["step"])
+            milliseconds = int(record["timestamp"] * 1000)
             metrics = [
                 self._mlflow.entities.Metric(name, number, milliseconds, step)
                 for name, number in scalars(record["data"])
@@ -185,11 +200,15 @@ class MLflowBackend(QueuedBackend):
         self._client.log_batch(self.run_id, params=params)
 
     def _tag(self, name: str, content: object) -> None:
-        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, as_text(content)[:_MAX_TEXT])])
+        self._client.log_batch(
+            self.run_id, tags=[self._mlflow.entities.RunTag(name, as_text(content)[:_MAX_TEXT])]
+        )
 
 
 def scalars(data: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield each number in `data` with its name; dicts are flattened (`a/b`), everything else is skipped."""
+    """Yield each number in `data` with its name; dicts are flattened (`a/b`), everything else is
+    skipped.
+    """
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -1,4 +1,5 @@
-"""HTML elements as values. Everything that is not `Markup` is text and is escaped, so escaping cannot be forgotten.
+"""HTML elements as values. Everything that is not `Markup` is text and is escaped, so escaping
+cannot be forgotten.
 
 tag("p", "a < b", tag("b", "c"), class_="note")     # <p class="note">a &lt; b<b>c</b></p>
 """
@@ -7,6 +8,7 @@ import html
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from sonde.report import wording
 from sonde.report.wording import number, visible
 
 _LONG: Final = 45
@@ -25,9 +27,12 @@ Child: TypeAlias = "str | float | Iterable[Child] | None"
 
 
 def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -> Markup:
-    """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False are omitted."""
+    """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False
+    are omitted.
+    """
     written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        f" {key.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{escape(str(value))}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -65,32 +70,63 @@ def left_out(num: int, what: str = "") -> Markup | None:
     return note(f"and {num:,} more{what}" if num > 0 else "")
 
 
+def moment(seconds: float, **attributes: str | int | bool | None) -> Markup:
+    """Return a point in time, in UTC; the script of a page turns it into local time."""
+    text = wording.moment(seconds)
+    if not text.endswith(" UTC"):  # not a time at all
+        return tag("span", text)
+    exact = text.removesuffix(" UTC").replace(" ", "T") + "Z"
+    return tag("time", text, datetime=exact, **attributes)
+
+
 def table(
-    head: Iterable[str], rows: Iterable[Iterable[Child]], *, right: Iterable[str] = (), class_: str = ""
+    head: Iterable[str],
+    rows: Iterable[Iterable[Child]],
+    *,
+    right: Iterable[str] = (),
+    class_: str = "",
 ) -> Markup:
-    """Return a table that can scroll sideways; `right` names the numeric columns. Empty columns are left out."""
+    """Return a table that can scroll sideways; `right` names the numeric columns. Empty columns are
+    left out.
+    """
     numeric = set(right)
-    cells = [[group(number(cell) if isinstance(cell, int | float) else cell) for cell in row] for row in rows]
+    cells = [
+        [group(number(cell) if isinstance(cell, int | float) else cell) for cell in row]
+        for row in rows
+    ]
     kept = [(place, name) for place, name in enumerate(head) if any(row[place] for row in cells)]
 
     def line(element: str, texts: Iterable[Child]) -> Markup:
         styles = ("n" if name in numeric else None for _, name in kept)
-        return tag("tr", [tag(element, text, class_=style) for text, style in zip(texts, styles, strict=True)])
+        return tag(
+            "tr",
+            [tag(element, text, class_=style) for text, style in zip(texts, styles, strict=True)],
+        )
 
-    header = tag("thead", line("th", (name for _, name in kept))) if any(name for _, name in kept) else None
+    header = (
+        tag("thead", line("th", (name for _, name in kept)))
+        if any(name for _, name in kept)
+        else None
+    )
     body = tag("tbody", [line("td", (row[place] for place, _ in kept)) for row in cells])
     return tag("div", tag("table", header, body, class_=class_ or None), class_="scroll")
 
 
 def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
-    """Return a list of names and values. Empty values are left out; long ones are marked to get their own line."""
+    """Return a list of names and values. Empty values are left out; long ones are marked to get
+    their own line.
+    """
     made = [(tag("dt", name), tag("dd", value)) for name, value in rows if value]
-    shown = [tag("div", one, class_="long" if max(map(len, one)) > _LONG else None) for one in made]
+    shown = [
+        tag("div", pair, class_="long" if max(map(len, pair)) > _LONG else None) for pair in made
+    ]
     return tag("dl", shown, class_="pairs")
 
 
 def bar(share: float, class_: str = "") -> Markup:
-    """Return a small bar filled to `share` (0 to 1). An SVG, because the page's policy forbids style attributes."""
+    """Return a small bar filled to `share` (0 to 1). An SVG, because the page's policy forbids
+    style attributes.
+    """
     width = round(100 * min(max(share, 0.0), 1.0), 1) if share == share else 0.0
     track = tag("rect", class_="track", width="100", height="6")
     fill = tag("rect", class_="fill", width=f"{width:g}", height="6")

@@ -37,14 +37,30 @@ def wandb(folder: Path) -> None:
         console="off", x_disable_stats=True, x_disable_meta=True, disable_code=True, host="host"
     )
     run = library.init(
-        mode="offline", dir=folder, project="translation", name="first", config={"lr": 0.5, "model": {"dim": 8}}, settings=settings
-    )  # fmt: skip
+        mode="offline",
+        dir=folder,
+        project="translation",
+        name="first",
+        config={"lr": 0.5, "model": {"dim": 8}},
+        settings=settings,
+    )
     run.define_metric("train/global_step")
     run.define_metric("*", step_metric="train/global_step")
     for step in range(1, 6):
-        values = {"nested": {"whole": step, "ok": True}, "text": "hello", "nothing": None, "nan": math.nan}
+        values = {
+            "nested": {"whole": step, "ok": True},
+            "text": "hello",
+            "nothing": None,
+            "nan": math.nan,
+        }
         run.log({"train/loss": 2 / step, "train/global_step": 10 * step, **values})
-    run.log({"weights": library.Histogram([1.0, 2.0, 3.0]), "train/global_step": 60, "long": "x" * 20_000})
+    run.log(
+        {
+            "weights": library.Histogram([1.0, 2.0, 3.0]),
+            "train/global_step": 60,
+            "long": "x" * 20_000,
+        }
+    )
     run.log({"train/loss": 0.25, "train/global_step": 70})
     run.finish()
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
@@ -65,7 +81,14 @@ def trainer_state(folder: Path) -> None:
             return {"loss": self.linear(x).square().mean()}
 
     arguments = TrainingArguments(
-        str(folder), max_steps=6, logging_steps=2, save_steps=6, use_cpu=True, report_to=[], disable_tqdm=True, seed=1
+        str(folder),
+        max_steps=6,
+        logging_steps=2,
+        save_steps=6,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        seed=1,
     )
     rows: Any = [{"x": torch.ones(2)} for _ in range(64)]
     torch.manual_seed(1)

@@ -24,8 +24,16 @@ def test_a_row_a_record_and_a_column_a_metric(tmp_path: Path) -> None:
     assert list(table[0])[:5] == ["datetime", "timestamp", "elapsedtime", "rank", "step"]
     assert [row["loss"] for row in table] == ["0.5", "nan", "0.25"]
     assert [row["later"] for row in table] == ["", "", "[1,2]"]
-    assert [(row["epoch"], row["iteration"]) for row in table] == [("0", "1"), ("0", "2"), ("", "3")]
-    assert (table[0]["note"], table[0]["rank"], table[0]["data.rank"]) == ('a "quoted", text', "0", "7")
+    assert [(row["epoch"], row["iteration"]) for row in table] == [
+        ("0", "1"),
+        ("0", "2"),
+        ("", "3"),
+    ]
+    assert (table[0]["note"], table[0]["rank"], table[0]["data.rank"]) == (
+        'a "quoted", text',
+        "0",
+        "7",
+    )
 
 
 def test_an_existing_table_is_continued(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sonde.errors import SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity, read
-from sonde.log.backends.json_stream import nvidia_line
+from sonde.log.foreign_lines import nvidia_line
 from sonde.records.append import RecordFile
 
 
@@ -51,12 +51,20 @@ def test_a_torn_last_line_of_an_earlier_run_costs_only_itself(tmp_path: Path) ->
 
 def test_nvidia_lines_are_exactly_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"timestamp": 1794772007.43425, "elapsedtime": 5e-06, "datetime": "x", "rank": 3}
-    log = {**times, "type": "LOG", "step": (0, 1), "data": {"ü": float("nan"), "shape": [1, 2], "s": "x", "big": 2**80}}
+    log = {
+        **times,
+        "type": "LOG",
+        "step": (0, 1),
+        "data": {"ü": float("nan"), "shape": [1, 2], "s": "x", "big": 2**80},
+    }
     metadata = {**times, "type": "METADATA", "metric": "loss", "metadata": {"unit": ""}}
     when = r'"2026-11-1\d \d\d:\d\d:47\.434250[+-]\d\d:\d\d"'
     assert re.fullmatch(
-        r'DLLL \{"timestamp": "1794772007\.43425", "datetime": ' + when + r', "elapsedtime": "5e-06", "type": "LOG", '
-        r'"step": \[0, 1\], "data": \{"\\u00fc": NaN, "shape": \[1, 2\], "s": "x", "big": 1208925819614629174706176\}\}\n',
+        r'DLLL \{"timestamp": "1794772007\.43425", "datetime": '
+        + when
+        + r', "elapsedtime": "5e-06", "type": "LOG", '
+        r'"step": \[0, 1\], "data": \{"\\u00fc": NaN, "shape": \[1, 2\], "s": "x", "big":'
+        r" 1208925819614629174706176\}\}\n",
         nvidia_line(log).decode(),
     )
     assert re.fullmatch(

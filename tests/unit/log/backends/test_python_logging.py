@@ -6,7 +6,10 @@ from sonde.log import Logger, LoggingBackend, Verbosity
 
 
 def test_records_reach_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "training"), Logger([LoggingBackend(Verbosity.DEFAULT, "training")]) as logger:
+    with (
+        caplog.at_level(logging.INFO, "training"),
+        Logger([LoggingBackend(Verbosity.DEFAULT, "training")]) as logger,
+    ):
         logger.metadata("ips", {"unit": "imgs/s", "format": ":.1f"})
         logger.log((0, 1), {"ips": 3.0, "percent": "100 %s"})
         logger.info("words")

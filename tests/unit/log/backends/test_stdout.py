@@ -62,7 +62,10 @@ def test_a_closed_stdout_is_counted_and_said_once(
 
 def test_a_reader_that_goes_away_harms_neither_the_run_nor_its_exit_code() -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "2000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, "2000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert "Iteration: 0" in child.stdout.readline()

@@ -25,7 +25,10 @@ def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
         logger.info({"lr": 0.1})
         for epoch in range(2):
             for iteration in range(3):
-                logger.log((epoch, iteration), {"loss": epoch + iteration / 4, "shape": [1, 2], "eval": {"bleu": 30}})
+                logger.log(
+                    (epoch, iteration),
+                    {"loss": epoch + iteration / 4, "shape": [1, 2], "eval": {"bleu": 30}},
+                )
         logger.log((), {"nothing": "words"})
     assert logger.num_lost == 0
     events = load(tmp_path)
@@ -56,7 +59,9 @@ def test_other_ranks_make_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "tb").exists()
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(MissingDependency, match="tensorboard"):
         TensorBoardBackend(Verbosity.DEFAULT, tmp_path)

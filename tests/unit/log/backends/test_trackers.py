@@ -1,4 +1,6 @@
-"""W&B (offline) and MLflow (local files), each in a process of its own: they start services and warn at import."""
+"""W&B (offline) and MLflow (local files), each in a process of its own: they start services and
+warn at import.
+"""
 
 import importlib.util
 import json
@@ -17,7 +19,8 @@ from sonde.log import MLflowBackend, WandbBackend
 WANDB = """
 import json, sys
 from sonde.log import Logger, Verbosity, WandbBackend
-backend = WandbBackend(Verbosity.DEFAULT, init={"project": "sonde", "dir": sys.argv[1], "mode": "offline"})
+init = {"project": "sonde", "dir": sys.argv[1], "mode": "offline"}
+backend = WandbBackend(Verbosity.DEFAULT, init=init)
 other = Logger([WandbBackend(Verbosity.DEFAULT)], rank=1)   # makes no run
 with Logger([backend]) as logger:
     logger.info({"lr": 0.1})
@@ -73,11 +76,22 @@ for line in sys.stdin:
     record = wandb_internal_pb2.Record()
     record.ParseFromString(bytes.fromhex(line))
     kind = record.WhichOneof("record_type")
-    items = record.history.item if kind == "history" else record.config.update if kind == "config" else []
-    print(json.dumps([kind, {item.key or "/".join(item.nested_key): item.value_json for item in items}]))
+    items = []
+    if kind == "history":
+        items = record.history.item
+    elif kind == "config":
+        items = record.config.update
+    named = {item.key or "/".join(item.nested_key): item.value_json for item in items}
+    print(json.dumps([kind, named]))
 """
     hexadecimal = "\n".join(record.hex() for record in wandb_records(path.read_bytes()))
-    done = subprocess.run([sys.executable, "-c", script], input=hexadecimal, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=hexadecimal,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for kind, items in map(json.loads, done.stdout.splitlines()):
         if kind == "history":
             history.append({name: json.loads(value) for name, value in items.items()})
@@ -101,13 +115,21 @@ def test_mlflow_reads_the_metrics_back(tmp_path: Path) -> None:
     num_lost, params, tags, status, points = json.loads(output)
     assert num_lost == 0
     assert params == {"lr": "0.1"}
-    assert (tags["info"], tags["metadata.loss"], tags["mlflow.runName"]) == ("words", '{"unit":"nats"}', "one")
+    assert (tags["info"], tags["metadata.loss"], tags["mlflow.runName"]) == (
+        "words",
+        '{"unit":"nats"}',
+        "one",
+    )
     assert status == "FINISHED"
     assert points == [[0, 0.0], [1, 0.5], [2, 1.0], [3, 1.5]]
 
 
-@pytest.mark.parametrize(("package", "backend"), [("wandb", WandbBackend), ("mlflow", MLflowBackend)])
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, package: str, backend: Any) -> None:
+@pytest.mark.parametrize(
+    ("package", "backend"), [("wandb", WandbBackend), ("mlflow", MLflowBackend)]
+)
+def test_a_missing_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str, backend: Any
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependency, match=package):
         backend()

@@ -1,0 +1,71 @@
+"""`tell_trackers`: events and verdicts where people look, in the W&B or MLflow run that the script
+has open, or in its TensorBoard writer.
+
+A tracker that the script has not imported is not imported here, and one without an active run is
+left alone. Nothing is started, and nothing raises.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from sonde.alerts.message import Alert
+
+_TAG: Final = "sonde/event"
+_MAX_TAG: Final = 5000
+
+_logger = logging.getLogger("sonde")
+
+
+def tell_trackers(alert: Alert, *, tensorboard: Any = None) -> list[str]:
+    """Tell every active tracker about an event; return the names of those that took it.
+
+    `tensorboard` is the script's `SummaryWriter`: TensorBoard has no run that could be found. W&B
+    gets an alert and the step in the summary, MLflow a tag for every event, TensorBoard a text at
+    the step.
+    """
+    told = []
+    for name, tell in (
+        ("wandb", _tell_wandb),
+        ("mlflow", _tell_mlflow),
+        ("tensorboard", _tensorboard(tensorboard)),
+    ):
+        try:
+            if tell(alert):
+                told.append(name)
+        except Exception as error:  # noqa: BLE001  a tracker never stops a training
+            _logger.warning("sonde: %s did not take an event: %s", name, type(error).__name__)
+    return told
+
+
+def _tell_wandb(alert: Alert) -> bool:
+    wandb = sys.modules.get("wandb")
+    run = getattr(wandb, "run", None)
+    if wandb is None or run is None:
+        return False
+    run.alert(title=f"step {alert.step:,}: {alert.kind}", text=alert.text())
+    summary = {"step": alert.step, "kind": alert.kind, "title": alert.title, "cause": alert.cause}
+    run.summary.update({f"{_TAG}_{name}": value for name, value in summary.items()})
+    return True
+
+
+def _tell_mlflow(alert: Alert) -> bool:
+    mlflow = sys.modules.get("mlflow")
+    active = mlflow.active_run() if mlflow is not None else None
+    if mlflow is None or active is None:
+        return False
+    client = mlflow.MlflowClient()
+    client.set_tag(active.info.run_id, f"sonde.event.{alert.step}", alert.text()[:_MAX_TAG])
+    return True
+
+
+def _tensorboard(writer: Any) -> Callable[[Alert], bool]:
+    def tell(alert: Alert) -> bool:
+        if writer is None:
+            return False
+        # Two spaces before a line break: TensorBoard shows Markdown.
+        writer.add_text(_TAG, alert.text().replace("\n", "  \n"), alert.step)
+        return True
+
+    return tell

@@ -1,0 +1,1 @@
+from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger

@@ -1,0 +1,182 @@
+"""The page of one step: what was found out about it, with the curve around it; then its samples
+with their text, its tensors, and the commands to run next.
+
+Every kind of mark has this page (report/marks.py): a spike, a sample that stood out, a verdict, a
+restart. A step of an earlier attempt has it too, and says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sonde.dashboard.folder import ListedRun, OpenRun
+from sonde.dashboard.frame import commands, crumbs, document, here, run_address
+from sonde.dashboard.replaying import Replaying, how_to_replay, next_commands
+from sonde.dashboard.run_page import mark_address
+from sonde.errors import RunNotFound, SondeError
+from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.records.layout import SPIKES, RunLayout
+from sonde.report.facts import attempt_place, attempts, event_facts, open_decoder, read_verdicts
+from sonde.report.html.events import event_list, event_samples
+from sonde.report.html.markup import Child, Markup, note, section, tag
+from sonde.report.html.verdicts import tensors, verdict
+from sonde.report.marks import Mark, read_marks, superseded
+from sonde.spikes.spike_log import SpikeLog, read_spikes
+
+AROUND: Final = 100
+"""The curve shows this many steps before and after the step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attempt:
+    """The run, or an earlier attempt of it, with what it recorded."""
+
+    path: Path
+    log: SpikeLog
+    marks: Sequence[Mark]
+    number: int = 0
+
+
+def event_page(
+    row: ListedRun, run: OpenRun, step: int, *, attempt: int = 0, allow_jobs: bool = False
+) -> str:
+    """Render the page of a step, or a note if nothing was recorded at it."""
+    found = _open(run, attempt)
+    marks = [mark for mark in found.marks if mark.step <= step <= mark.last]
+    wrong = [mark for mark in marks if mark.is_wrong]
+    told, problem = _verdict(found.path, step, wrong)
+    body: list[Child] = [note(problem, "note bad")]
+    if attempt:
+        sentence = f"This is attempt {attempt} of the run, which was started over later."
+        body.append(note(sentence, "note bad"))
+    curve = None if attempt else _curve(row.name, step)
+    if told is not None:
+        remark = superseded(found.path, told.step, told.time)
+        body.append(
+            tag("div", verdict(told, found.path, remark, copyable=True), curve, class_="beside")
+        )
+    else:
+        body.append(curve)
+    if marks:
+        body.append(section("Recorded", event_list(marks), class_="short"))
+    elif told is None:
+        sentence = f"No event was recorded at step {step:,}, and there is no verdict about it."
+        body.append(note(sentence, "none"))
+    body += [_samples(found, mark) for mark in wrong]
+    if told is not None:
+        body.append(tensors(told))
+    if not attempt:
+        replaying = how_to_replay(run.path, row.summary.manifest, step)
+        lines = next_commands(
+            run.path,
+            step,
+            replaying,
+            has_verdict=told is not None,
+            has_samples=_has_samples(found, step, wrong),
+        )
+        body.append(_next(row.name, step, lines, replaying, allow_jobs=allow_jobs))
+    way_back = crumbs(tag("a", row.name, href=run_address(row.name)), here(f"step {step:,}"))
+    around = _neighbours(row.name, found.marks, step)
+    head = tag("header", way_back, tag("h1", f"Step {step:,}"), around)
+    shown = tag("div", body, id="event", data_live=True)
+    return document(f"step {step} of {row.name}", head, shown, live=row.name)
+
+
+def _has_samples(found: _Attempt, step: int, marks: Sequence[Mark]) -> bool:
+    if any(spike.holds(step) for spike in found.log.spikes):
+        return True
+    return any(found.log.samples_at(mark.step) for mark in marks)
+
+
+def _open(run: OpenRun, attempt: int) -> _Attempt:
+    if not attempt:
+        return _Attempt(path=run.path, log=run.spikes(), marks=run.marks())
+    if attempt not in attempts(run.path):
+        raise RunNotFound(f"the run has no attempt {attempt}")
+    place = attempt_place(run.path, attempt)
+    log = SpikeLog(spikes=(), datasets={}, num_bad=0)
+    if RunLayout(place).record_files(SPIKES):
+        log = read_spikes(place)
+    marks = [
+        replace(mark, attempt=attempt) for mark in read_marks(place, log, read_verdicts(place, []))
+    ]
+    return _Attempt(path=place, log=log, marks=marks, number=attempt)
+
+
+def _verdict(run: Path, step: int, marks: Sequence[Mark]) -> tuple[Verdict | None, str]:
+    """Return the verdict on this step or on another step of the same event, and a problem if it
+    cannot be read.
+    """
+    known = [number for number, _ in RunLayout(run).verdicts()]
+    event = {number for mark in marks for number in known if mark.step <= number <= mark.last}
+    wanted = step if step in known else min(event, default=None)
+    if wanted is None:
+        return None, ""
+    try:
+        return read_verdict(run, wanted), ""
+    except SondeError as error:
+        return None, error.message
+
+
+def _curve(name: str, step: int) -> Markup:
+    """Return the place of the curve around the step, which the script draws."""
+    place = tag(
+        "div",
+        note("Reading the curve …", "none"),
+        id="curves",
+        data_run=name,
+        data_from=max(step - AROUND, 0),
+        data_to=step + AROUND,
+    )
+    return tag("section", place, class_="around", aria_label=f"loss around step {step}")
+
+
+def _samples(found: _Attempt, mark: Mark) -> Child:
+    facts = event_facts(mark, found.log, open_decoder(found.path, found.log))
+    if facts.samples:
+        return tag("section", event_samples(facts), class_="samples")
+    return note(facts.problem or "The samples of this step were not recorded.")
+
+
+def _neighbours(name: str, marks: Sequence[Mark], step: int) -> Markup:
+    before = [mark for mark in marks if mark.is_wrong and mark.step < step]
+    after = [mark for mark in marks if mark.is_wrong and mark.step > step]
+    links = []
+    if before:
+        text = f"previous: {before[-1].kind}, step {before[-1].step:,}"
+        links.append(tag("a", text, href=mark_address(name, before[-1]), rel="prev"))
+    if after:
+        text = f"next: {after[0].kind}, step {after[0].step:,}"
+        links.append(tag("a", text, href=mark_address(name, after[0]), rel="next"))
+    span = {"from": str(max(step - AROUND, 0)), "to": str(step + AROUND)}
+    around = run_address(name, **span)
+    return tag("p", tag("a", "see it in all curves", href=around), links, class_="links")
+
+
+def _next(
+    name: str,
+    step: int,
+    lines: Sequence[tuple[str, str]],
+    replaying: Replaying,
+    *,
+    allow_jobs: bool,
+) -> Markup | None:
+    work = None
+    if allow_jobs and not replaying.problem:
+        jobs = [
+            tag(
+                "button",
+                text,
+                type="button",
+                data_job=kind,
+                data_run=name,
+                data_step=step,
+                data_script=replaying.script or None,
+            )
+            for text, kind in (("Diagnose", "diagnose"), ("Replay", "replay"))
+        ]
+        output = tag("pre", "", class_="log", id="job-output", hidden=True, tabindex="0")
+        work = tag("div", jobs, output, class_="jobs")
+    shown = commands(lines) if lines else None
+    return section("What to do next", note(replaying.problem), shown, work)

@@ -1,0 +1,346 @@
+"""Convert any batch to a plain tree and a list of tensors, and back; and find its rows, tokens and
+names. Nothing is pickled.
+
+A batch may be a tensor, a tuple, a dict, a dataclass or a user-defined object. The tree is JSON and
+says where each tensor belongs. Rebuilding a batch needs another batch of the same script as a
+template for its types and devices, so no type is ever named in a file.
+
+    {"d": [["input_ids", {"t": 0}], ["labels", {"t": 1}]]}
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sonde.errors import DamagedFile
+
+CONTENT: Final = "content"
+"""The dataset name of samples without a number: their number is a digest of their tokens."""
+TRAIN: Final = "train"
+"""The dataset name of samples that have a number but no dataset."""
+_TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
+_MASK: Final = "attention_mask"
+_MAX_DEPTH: Final = 16
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+@dataclass(slots=True)
+class BatchTree:
+    """A batch taken apart."""
+
+    plain: dict[str, Any] = field(default_factory=dict)
+    """Where each tensor belongs, as plain data."""
+    tensors: list[Tensor] = field(default_factory=list)
+    """Its tensors, not copied."""
+    problem: str = ""
+    """What of it cannot be kept; empty if all of it can."""
+
+
+def flatten(batch: Any) -> BatchTree:
+    """Take a batch apart. Never raises: what cannot be kept is said in `problem`."""
+    is_plain = type(batch) is Tensor and batch.layout is torch.strided and batch.is_cpu
+    if is_plain and not batch.is_nested and not batch.is_quantized:
+        return BatchTree({"t": 0}, [batch])  # the common case, at a third of the cost
+    tree = BatchTree()
+    tree.plain = _flatten(batch, tree, 0)
+    return tree
+
+
+def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
+    if isinstance(value, Tensor):
+        return _flatten_tensor(value, tree)
+    if type(value) in _PLAIN:
+        return {"v": value}
+    if isinstance(value, np.ndarray):
+        return _flatten_array(value, tree)
+    if depth < _MAX_DEPTH:
+        try:
+            found = _flatten_container(value, tree, depth)
+        except Exception as error:  # noqa: BLE001  a batch of a class of the user's may raise anything
+            tree.problem = f"a {type(value).__name__} that cannot be read: {error!r:.100}"
+            found = None
+        if found is not None:
+            return found
+    if isinstance(value, Iterator):
+        tree.problem = f"a {type(value).__name__}, which can be read only once"
+    return {"x": type(value).__name__}
+
+
+def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any] | None:
+    if isinstance(value, Mapping):
+        items = [(key, inner) for key, inner in value.items() if type(key) in (str, int)]
+        if len(items) < len(value):
+            tree.problem = "a dict whose keys are neither strings nor numbers"
+        return {"d": [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]}
+    if isinstance(value, (list, tuple)):
+        return {"l": [_flatten(inner, tree, depth + 1) for inner in value]}
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict) and not callable(value) and not isinstance(value, Iterator):
+        return {"o": [[key, _flatten(inner, tree, depth + 1)] for key, inner in fields.items()]}
+    return None
+
+
+def _flatten_tensor(tensor: Tensor, tree: BatchTree) -> dict[str, Any]:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        tree.problem = "a sparse or nested tensor"
+        return {"x": "Tensor"}
+    if tensor.is_meta or tensor.is_quantized:
+        if tensor.is_quantized:
+            tree.problem = "a quantized tensor"
+        return {"x": "Tensor"}  # a meta tensor has no data to keep
+    tree.tensors.append(tensor)
+    return {"t": len(tree.tensors) - 1}
+
+
+def _flatten_array(array: NDArray[Any], tree: BatchTree) -> dict[str, Any]:
+    native = np.ascontiguousarray(array)
+    if native.dtype.kind in "biufc" and not native.dtype.isnative:
+        native = native.astype(native.dtype.newbyteorder("="))
+    try:
+        # A copy where it is read-only: torch would warn.
+        tensor = torch.from_numpy(native if native.flags.writeable else native.copy())
+    except TypeError:
+        tree.problem = f"an array of {array.dtype}"
+        return {"x": "ndarray"}
+    tree.tensors.append(tensor)
+    return {"n": len(tree.tensors) - 1}
+
+
+def rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    """Rebuild the batch that `flatten` took apart, with the types and devices of `template`."""
+    try:
+        return _rebuild(tree, leaves, template)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DamagedFile(
+            "a kept batch cannot be built again",
+            cause=f"{type(error).__name__}: {error}"[:300],
+            hint="the script must make batches of the same kind as when the run was trained",
+        ) from None
+
+
+def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    kind: str
+    content: Any
+    kind, content = (
+        next(iter(tree.items())) if isinstance(tree, dict) and len(tree) == 1 else ("", None)
+    )
+    if kind == "t":
+        leaf = leaves[content]
+        return leaf.to(template.device) if isinstance(template, Tensor) else leaf
+    if kind == "n":
+        return leaves[content].numpy()
+    if kind == "v":
+        return content
+    if kind == "d":
+        known: Mapping[Any, Any] = template if isinstance(template, Mapping) else {}
+        items = {key: _rebuild(one, leaves, known.get(key)) for key, one in content}
+        if type(known) is dict:
+            return items
+        made = copy.copy(template)
+        made.update(items)
+        return made
+    if kind == "l":
+        places = template if isinstance(template, (list, tuple)) else []
+        parts = [
+            _rebuild(one, leaves, places[at] if at < len(places) else None)
+            for at, one in enumerate(content)
+        ]
+        if isinstance(template, tuple):
+            return type(template)(*parts) if hasattr(template, "_fields") else tuple(parts)
+        return parts
+    if kind == "o":
+        made = copy.copy(template)
+        own = vars(template)
+        for key, one in content:
+            if key in own:
+                object.__setattr__(made, key, _rebuild(one, leaves, own[key]))
+        return made
+    if kind == "x":
+        return template
+    raise ValueError(f"{tree!r:.100} is no part of a batch")
+
+
+def tokens_of(batch: Any) -> Tensor | None:
+    """Return the tensor with the tokens of a batch or a sample: by a common name, otherwise the
+    first integer tensor. Never raises.
+    """
+    if type(batch) is Tensor:
+        return batch if _has_tokens(batch) else None
+    try:
+        return _tokens_of(batch, 0)
+    except Exception:  # noqa: BLE001  a batch of a class of the user's may raise anything
+        return None
+
+
+def _tokens_of(batch: Any, depth: int) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch if _has_tokens(batch) else None
+    if isinstance(batch, np.ndarray):
+        is_whole = batch.dtype.kind in "iu" and batch.dtype.isnative
+        return torch.from_numpy(np.ascontiguousarray(batch)) if is_whole else None
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(batch, Mapping):
+        named = [batch[key] for key in _TOKEN_KEYS if key in batch]
+        return _first([*named, *batch.values()], depth)
+    if isinstance(batch, (list, tuple)):
+        is_row = bool(batch) and all(type(row) is int for row in batch)
+        return torch.tensor(batch) if is_row else _first(batch, depth)
+    fields = getattr(batch, "__dict__", None)
+    return _tokens_of(fields, depth + 1) if isinstance(fields, dict) else None
+
+
+def _has_tokens(tensor: Tensor) -> bool:
+    """Return whether a tensor may hold tokens: whole numbers, in at least one dimension."""
+    # Read from the dtype: a method would release the GIL.
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.dim():
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+
+
+def _first(values: Sequence[Any], depth: int) -> Tensor | None:
+    for value in values:
+        found = _tokens_of(value, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def num_rows(batch: Any, tree: BatchTree | None = None, tokens: Tensor | None = None) -> int:
+    """Return the number of samples in a batch: the first dimension of its tokens, or of its first
+    tensor.
+    """
+    if tokens is None:
+        tokens = tokens_of(batch)
+    if tokens is not None:
+        return tokens.shape[0]
+    for tensor in (tree or flatten(batch)).tensors:
+        if tensor.dim():
+            return tensor.shape[0]
+    return 0
+
+
+def token_rows(batch: Any) -> list[list[int]]:
+    """Return the tokens of every row, without padding if the batch says what padding is; empty if
+    it has no tokens.
+    """
+    tokens = tokens_of(batch)
+    if tokens is None or tokens.dim() < 2:
+        return []
+    mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
+    if isinstance(mask, Tensor) and mask.shape == tokens.shape:
+        kept = mask.to(tokens.device, torch.bool)
+        return [row[keep].tolist() for row, keep in zip(tokens, kept, strict=True)]
+    rows: list[list[int]] = tokens.flatten(1).tolist()
+    return rows
+
+
+def without_rows(batch: Any, keep: Sequence[int]) -> Any:
+    """Return a batch with the rows `keep` only, in everything that has one entry per row."""
+    tree = flatten(batch)
+    count = num_rows(batch, tree)
+    chosen = torch.tensor(list(keep))
+    kept = []
+    for tensor in tree.tensors:
+        has_rows = tensor.dim() and len(tensor) == count
+        kept.append(tensor.index_select(0, chosen.to(tensor.device)) if has_rows else tensor)
+    return rebuild(_cut(tree.plain, keep, count), kept, batch)
+
+
+def _cut(node: Any, keep: Sequence[int], count: int) -> Any:
+    """Return a part of a tree with the chosen entries of its lists of `count` plain values."""
+    kind, content = next(iter(node.items()))
+    if kind in ("d", "o"):
+        return {kind: [[key, _cut(inner, keep, count)] for key, inner in content]}
+    if kind != "l":
+        return node
+    if len(content) == count and all("v" in inner for inner in content):
+        return {kind: [content[row] for row in keep]}
+    return {kind: [_cut(inner, keep, count) for inner in content]}
+
+
+def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
+    """Return the names of a batch's rows: those that the user gave, otherwise names derived from
+    their content.
+    """
+    if given is None:
+        return sample_names(batch)
+    listed = given.tolist() if hasattr(given, "tolist") else list(given)
+    if set(map(type, listed)) == {int}:
+        return [(TRAIN, one) for one in listed]
+    if all(
+        isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int)
+        for one in listed
+    ):
+        return [(str(one[0]), one[1]) for one in listed]
+    return sample_names(batch)
+
+
+def sample_names(batch: Any) -> list[tuple[str, int]]:
+    """Return a name for every row of an unnamed batch: a digest of its tokens, or of its bytes in
+    all tensors that have one entry per row.
+    """
+    rows = token_rows(batch)
+    if rows:
+        return [(CONTENT, name_of(_unpadded(row))) for row in rows]
+    tree = flatten(batch)
+    count = num_rows(batch, tree)
+    parts = [tensor.detach().cpu() for tensor in tree.tensors if tensor.dim()]
+    parts = [tensor for tensor in parts if len(tensor) == count]
+    if not parts:
+        return []
+    return [(CONTENT, _digest_of([part[row] for part in parts])) for row in range(count)]
+
+
+def names_of_sample(sample: Any) -> set[int]:
+    """Return the names that a sample of a dataset may have had as a row of a batch."""
+    tokens = tokens_of(sample)
+    if tokens is not None and tokens.dim() and not _has_numbers(sample):
+        row = tokens.flatten().tolist()
+        return {name_of(row), name_of(_unpadded(row))}
+    tensors = flatten(sample).tensors
+    tensors += _plain_labels(sample)
+    return {_digest_of(tensors)} if tensors else set()
+
+
+def _has_numbers(sample: Any) -> bool:
+    return any(tensor.is_floating_point() for tensor in flatten(sample).tensors)
+
+
+def _plain_labels(sample: Any) -> list[Tensor]:
+    """Return the numbers of a sample that a loader would make a tensor of, such as a label."""
+    parts = sample.values() if isinstance(sample, Mapping) else sample
+    if not isinstance(parts, (list, tuple)) and not isinstance(sample, Mapping):
+        return []
+    return [torch.tensor(part) for part in parts if type(part) in (int, float, bool)]
+
+
+def name_of(tokens: Sequence[int]) -> int:
+    """Return the number that identifies a row of tokens: 63 bits, the same in every process."""
+    return _digest(np.asarray(tokens, np.int64).tobytes())
+
+
+def _digest_of(parts: Sequence[Tensor]) -> int:
+    contents = [part.detach().cpu().contiguous().reshape(-1) for part in parts]
+    return _digest(b"".join(part.view(torch.uint8).numpy().tobytes() for part in contents))
+
+
+def _digest(payload: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little") >> 1
+
+
+def _unpadded(row: Sequence[int]) -> Sequence[int]:
+    """Remove repeated tokens at the end of a row, which are padding (or, rarely, text that ends
+    that way).
+    """
+    end = len(row)
+    while end > 1 and row[end - 2] == row[-1]:
+        end -= 1
+    return row[: end - 1] if end < len(row) else row

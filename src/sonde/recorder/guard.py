@@ -1,0 +1,81 @@
+"""The one boundary between sonde and the training it watches.
+
+An error of ours inside a user's step, or of a callable of theirs that *we* call (`decode`,
+`sample_ids`, a `state_dict`), never reaches their loop. It is told once, with what is no longer
+recorded, and training goes on. Three things pass: Ctrl-C, every exception of the user's own code,
+and what they asked for (`on_event="stop"`, the end of healing).
+"""
+
+import contextlib
+import functools
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from sonde.errors import TrainingStopped
+from sonde.run import Run
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+PASSES: Final = (KeyboardInterrupt, TrainingStopped)
+"""What the boundary lets through."""
+
+_logger = logging.getLogger("sonde")
+
+
+class Guard:
+    """Tells what went wrong in the recorder, each thing once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._told: set[str] = set()
+
+    def tell(self, what: str, message: str) -> None:
+        """Log a message and record it in the run, unless `what` was told before."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        with contextlib.suppress(Exception):  # a handler of the user's own log may fail
+            _logger.warning("%s", message)
+        self._run.event("recorder_notice", what=what, message=message)
+
+    def has_told(self, what: str) -> bool:
+        """Return whether something was told before."""
+        return what in self._told
+
+    def catch(self, lost: str, error: BaseException) -> None:
+        """Tell of an error that the training must not notice. `lost` says what is not recorded."""
+        if lost in self._told:
+            return
+        # Not str(error): an exception's own __str__ may raise.
+        reason = "".join(traceback.format_exception_only(error)).strip()[:500]
+        self.tell(lost, f"sonde: {lost}; training goes on ({reason})")
+        _logger.debug("where it happened:", exc_info=error)
+
+
+def guarded(
+    lost: str,
+) -> Callable[[Callable[Concatenate[Any, _P], _T]], Callable[Concatenate[Any, _P], _T | None]]:
+    """Make a method of an object with a `guard` one that never raises into a training.
+
+    `lost` says what is not recorded if it fails.
+    """
+
+    def wrap(
+        method: Callable[Concatenate[Any, _P], _T],
+    ) -> Callable[Concatenate[Any, _P], _T | None]:
+        @functools.wraps(method)
+        def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+            try:
+                return method(self, *args, **kwargs)
+            except PASSES:
+                raise
+            except BaseException as error:  # noqa: BLE001  SystemExit of a callable included
+                self.guard.catch(lost, error)
+                return None
+
+        return call
+
+    return wrap

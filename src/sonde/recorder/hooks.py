@@ -1,0 +1,204 @@
+"""The hooks that see what a training does: forward passes, the gradient norm, the optimizer's step.
+
+All of them are public hooks of torch. What they see goes to one `Observer` at a time: the pipeline
+while the loop is recorded, another one while a step is run again or replayed, and nobody while
+sonde itself uses the model.
+
+The norm is that of the user's own clipping: while hooks are open, `torch.nn.utils.clip_grad_norm_`
+is wrapped; it works as before, and its result is seen. A loop that imported the function by name
+earlier is not seen; it can call `recorder.grad_norm(norm)`.
+
+The optimizer hooks are global: an optimizer that is made anew in the middle of a training is seen
+too.
+"""
+
+import functools
+from abc import ABC
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+_T = TypeVar("_T")
+
+_norm_listeners: list[Callable[[Any], None]] = []
+
+
+class Observer(ABC):
+    """Receives what the hooks see. Each method does nothing unless it is overridden."""
+
+    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: bool) -> None:
+        """The model is called, in training mode or not, with gradients enabled."""
+
+    def forward_ends(self, output: Any) -> None:
+        """The model returned."""
+
+    def loss_reported(self, loss: Tensor) -> None:
+        """The user says what the loss is."""
+
+    def norm_seen(self, norm: Any) -> None:
+        """The gradient norm is known."""
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to move."""
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has moved."""
+
+
+class Hooks:
+    """The hooks of one recorder."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.observer: Observer = NOBODY
+        """Who receives what is seen."""
+        self._forward_handles = [
+            model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
+            model.register_forward_hook(self._on_output, with_kwargs=True),
+        ]
+        self._handles = [
+            register_optimizer_step_pre_hook(self._on_step),
+            register_optimizer_step_post_hook(self._on_stepped),
+        ]
+        _listen(self._on_norm)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Send what is seen within the block to somebody else."""
+        before = self.observer
+        self.observer = observer
+        try:
+            yield
+        finally:
+            self.observer = before
+
+    def leave_the_model(self) -> None:
+        """Remove the hooks on the model's calls, which cost at every forward pass."""
+        for handle in self._forward_handles:
+            handle.remove()
+        self._forward_handles.clear()
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        self.observer = NOBODY
+        self.leave_the_model()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        _stop_listening(self._on_norm)
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.observer.forward_begins(args, kwargs, module.training)
+
+    def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        del module, args, kwargs
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.observer.forward_ends(output)
+
+    def _on_norm(self, norm: Any) -> None:
+        self.observer.norm_seen(norm)
+
+    def _on_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> tuple[Any, Any] | None:
+        """Called before the optimizer step. With a closure, backward is done only after the closure
+        has run.
+        """
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is None:
+            self.observer.before_step(optimizer)
+            return None
+
+        def followed() -> Any:
+            result = closure()
+            self.observer.before_step(optimizer)
+            return result
+
+        return args[:1], {**kwargs, "closure": followed}
+
+    def _on_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        self.observer.after_step(optimizer)
+
+
+class Nobody(Observer):
+    """Is interested in nothing."""
+
+
+NOBODY = Nobody()
+
+
+def _listen(listener: Callable[[Any], None]) -> None:
+    """Call `listener` with every norm that `clip_grad_norm_` computes."""
+    if not _norm_listeners:
+        original = clip_grad.clip_grad_norm_
+
+        @functools.wraps(original)
+        def overheard(*args: Any, **kwargs: Any) -> Any:
+            norm = original(*args, **kwargs)
+            for heard in _norm_listeners:
+                heard(norm)
+            return norm
+
+        overheard.sonde_original = original  # type: ignore[attr-defined]
+        clip_grad.clip_grad_norm_ = overheard
+        torch.nn.utils.clip_grad_norm_ = overheard
+    _norm_listeners.append(listener)
+
+
+def _stop_listening(listener: Callable[[Any], None]) -> None:
+    if listener not in _norm_listeners:
+        return
+    _norm_listeners.remove(listener)
+    # Somebody else may have wrapped it after us: then ours stays inside, and does nothing.
+    original = getattr(clip_grad.clip_grad_norm_, "sonde_original", None)
+    if not _norm_listeners and original is not None:
+        clip_grad.clip_grad_norm_ = original
+        torch.nn.utils.clip_grad_norm_ = original
+
+
+def gradient_norm(optimizer: torch.optim.Optimizer) -> Any:
+    """Return the norm of all gradients of an optimizer's parameters; None if there are none."""
+    gradients = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None:
+                gradients.append(_dense(gradient))
+    if not gradients:
+        return None
+    if len(gradients) == 1:
+        return torch.linalg.vector_norm(gradients[0])
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the first parameter has a gradient, as all others then have."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            return parameter.grad is not None
+    return False
+
+
+def are_gradients_left(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether any gradient is there that is not zero."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and bool((_dense(parameter.grad) != 0).any()):
+                return True
+    return False
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """Return the values of a gradient whose norm does not overflow where they do not."""
+    if gradient.layout is not torch.strided:
+        gradient = gradient.coalesce().values()
+    return gradient.float() if gradient.dtype is torch.float16 else gradient

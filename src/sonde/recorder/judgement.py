@@ -1,0 +1,292 @@
+"""Judge updates: the event that one begins, the reaction to it, and when it is written down.
+
+On the CPU, an update is judged before the optimizer moves. On a device this would mean to wait for
+it, so there an update is judged when its loss has arrived, during the next one; `on_event="skip"`,
+`"stop"` and `"heal"` always judge in time.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from sonde import ranks
+from sonde.errors import TrainingStopped
+from sonde.forensics.verdict import Cause, Verdict, write_verdict
+from sonde.log.device import Copy
+from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.hooks import NOBODY
+from sonde.recorder.keeper import Keeper
+from sonde.recorder.numbers import Table, exchange, read_numbers
+from sonde.recorder.scene import Scene
+from sonde.recorder.scene_verdict import experiments, judge, judge_rows
+from sonde.recorder.training import Training
+from sonde.recorder.update import Loss, Update
+from sonde.spikes.detectors import Event
+from sonde.spikes.sample_watch import SampleEvent
+from sonde.spikes.spike_records import StepEntry
+
+if TYPE_CHECKING:
+    from sonde.recorder.healing import Healing
+
+_NUM_CALM: Final = 24
+"""After this many updates the training is under way, but no event can have been detected yet."""
+_logger = logging.getLogger("sonde")
+
+SKIPS: Final = "skipped updates"
+"""The metric of an event in which a gradient scaler skips update after update."""
+
+
+class Judgement:
+    """Judges the updates of one training, one after another."""
+
+    def __init__(self, training: Training, keeper: Keeper, guard: Guard, on_event: str) -> None:
+        """`keeper` receives the records. The watchers become part of the training's state."""
+        self.on_event = on_event
+        self._training = training
+        self._run = training.run
+        self._options = training.options
+        self._keeper = keeper
+        self._guard = guard
+        self._scene = Scene(training)
+        self.spikes = self._run.spikes(
+            settings=self._options.spikes, investigate=self._on_event_begun
+        )
+        """The spike recorder."""
+        training.named["sonde"] = self.spikes
+        self.healing: Healing | None = None
+        """Self-healing, if enabled."""
+        if on_event == "heal":
+            from sonde.recorder import healing  # it loads much that nothing else needs
+
+            self.healing = healing.Healing(self._run, self._options.heal)
+            training.named["healing"] = self.healing.watch
+        self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
+        self._late: deque[tuple[Update, Table]] = deque()
+        self._judged: Update | None = None
+        self._is_alone = ranks.world_size() == 1
+        self._num_skipped = 0
+        self._num_done = 0
+
+    @property
+    def must_know_in_time(self) -> bool:
+        """Whether an update must be judged before the optimizer moves."""
+        return self.on_event != "record"
+
+    def agree(self, is_so: bool) -> bool:
+        """Return whether something is so on any rank. Every rank must call this."""
+        return is_so if self._is_alone else ranks.any_rank(is_so)
+
+    def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
+        """Judge an update. Returns True if its gradients must be dropped. Every rank must call
+        this.
+        """
+        # The common case, at a third of the cost.
+        if self._is_alone and len(losses) == 1 and type(losses[0]) is float:
+            update.loss = losses[0]
+            update.own_loss = losses[0]
+            update.grad_norm = None if norm is None else float(norm)
+            self._take(update)
+            return update.skipped is not None
+        if self._is_alone and not losses:
+            return False
+        table = exchange(losses, update.num_tokens, norm, in_time=self.must_know_in_time)
+        self._late.append((update, table))
+        self.drain(wait=False)
+        return update.skipped is not None
+
+    def drain(self, *, wait: bool) -> None:
+        """Judge the updates whose numbers have arrived."""
+        while self._late:
+            update, table = self._late[0]
+            if isinstance(table, Copy) and not wait and not table.is_ready():
+                return
+            self._late.popleft()
+            update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
+            self._take(update)
+            if update.is_over:
+                self._keeper.put(update)
+
+    def done(self, update: Update) -> None:
+        """Finish an update: write it down now, or when its loss has arrived."""
+        update.is_over = True
+        self._recent.append(update)
+        self._num_done += 1
+        if self._num_done == _NUM_CALM:
+            self._scene.prepare()
+        if self._late and any(waiting is update for waiting, _ in self._late):
+            return  # it is written when its loss has arrived
+        self._keeper.put(update)
+
+    def go_back(self, num_updates: int) -> None:
+        """Discard updates after `num_updates`, because the training went back."""
+        kept = [update for update in self._recent if update.step <= num_updates]
+        self._recent = deque(kept, maxlen=self._options.recent_steps)
+
+    def kept_batches(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
+        """Yield batches without the rows that healing left out."""
+        return iter(batches) if self.healing is None else self.healing.kept(batches, names_of)
+
+    def report_skips(self, update: Update, count: int) -> None:
+        """Report that a gradient scaler has skipped many updates in a row."""
+        self.spikes.report(SKIPS, update.step, float(count))
+        self._guard.tell(
+            SKIPS,
+            f"step {update.step}: the gradient scaler has skipped {count} updates in a row, so"
+            " nothing is learnt: the gradients overflow at any scale",
+        )
+
+    def _take(self, update: Update) -> None:
+        """Judge an update whose numbers are known."""
+        if update.loss is None:
+            return
+        self._judged = update
+        rows: dict[str, Any] = {}
+        if update.micro and update.micro[0].rows is not None:
+            rows = _rows(update)
+        event = self.spikes.observe(
+            update.step,
+            update.loss,
+            lr=update.lr,
+            grad_norm=update.grad_norm,
+            sample_ids=update.names() if rows else update.names,
+            rng=update.random_numbers,
+            **rows,
+        )
+        self._judged = None
+        if rows and event is None:
+            found = self.spikes.sample_event
+            if found is not None and found.is_worth_a_look:
+                self._attempt(found.step, lambda: self._look_at_rows(found, update))
+        if self.on_event != "record":
+            self._react(update, event)
+
+    def _react(self, update: Update, event: Event | None) -> None:
+        """Do what `on_event` asks for."""
+        if update.is_applied:
+            return
+        if self.healing is not None:
+            self.healing.judge(update)
+        is_bad = self.on_event == "skip" and self.spikes.is_bad(update.step)
+        self._num_skipped = self._num_skipped + 1 if is_bad else 0
+        if is_bad and self._num_skipped <= self._options.max_skipped:
+            update.skipped = _what_jumped(update)
+            _logger.warning("step %d: this update is skipped", update.step)
+        if self.on_event == "stop" and event is not None:
+            update.skipped = "the run was stopped"
+            self._keeper.put(update)
+            raise TrainingStopped(
+                f"{_what_jumped(update)} at step {update.step}: {event.metric.replace('_', ' ')}"
+                f" {event.value:.4g}, and {event.baseline:.4g} was expected",
+                cause='on_event="stop" was asked for; the update was not made',
+                hint=(
+                    f"`sonde diagnose {self._run.directory} --step {update.step} --again` says why"
+                ),
+            )
+
+    def _on_event_begun(self, event: Event, entry: StepEntry) -> None:
+        """Handle the beginning of an event: keep the state before it, look around, and write the
+        first verdict.
+        """
+        update = self._judged
+        if update is not None:
+            self._attempt(update.step, lambda: self._look_into(event, entry, update))
+
+    def _attempt(self, step: int, look: Callable[[], None]) -> None:
+        """Take a look at the scene; the event itself is recorded whatever happens there."""
+        try:
+            with self._training.hooks.observed_by(NOBODY):
+                look()
+        except PASSES:
+            raise
+        except BaseException as error:  # noqa: BLE001  the user's model and functions run here
+            self._guard.catch(f"the scene of step {step} cannot be looked into", error)
+
+    def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
+        scene = self._scene
+        started = time.time()
+        if not update.is_applied:
+            self._keeper.keep_state(update.step - 1, before=update)
+        if not self._options.scene_seconds:
+            return
+        normal = event.baseline if event.metric == "loss" else math.nan
+        facts = scene.investigate(update, list(self._recent), normal)
+        if scene.rows:
+            entry.sample_ids = list(scene.names)
+            entry.sample_losses = [row.mean for row in scene.rows]
+            entry.token_losses = [row.losses for row in scene.rows]
+            entry.token_counts = [len(row.losses) for row in scene.rows]
+        if ranks.rank() == 0:
+            metric = event.metric.replace("_", " ")
+            jump = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
+            self._write_verdict(
+                jump,
+                facts.step,
+                judge(facts),
+                started,
+                experiments=tuple(experiments(facts)),
+                event=asdict(event),
+            )
+
+    def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
+        """Read outlying samples and write a first verdict on them. Each rank does this for its
+        own.
+        """
+        started = time.time()
+        known = {recent.step: recent for recent in (*self._recent, update)}
+        judged = known.get(found.step)
+        if judged is None:
+            return
+        rows = self._scene.read_rows(judged, list(self._recent), found.rows)
+        if rows:
+            jump = (
+                f"a sample's loss is {rows[0].loss:.4g}, samples of its length have"
+                f" {found.expected[0]:.4g}"
+            )
+            causes = judge_rows(found.step, rows, found.expected, found.z)
+            self._write_verdict(jump, found.step, causes, started)
+
+    def _write_verdict(
+        self, jump: str, step: int, causes: Sequence[Cause], started: float, **more: Any
+    ) -> None:
+        """Write a verdict into the run and log it in one line."""
+        now = time.time()
+        verdict = Verdict(
+            step=step,
+            causes=tuple(causes),
+            run_id=self._run.manifest.run_id,
+            time=now,
+            seconds=now - started,
+            **more,
+        )
+        root = self._run.layout.root
+        path = self._run.directory / write_verdict(root, verdict).relative_to(root)
+        first = verdict.causes[0]
+        cause = first.title
+        if first.suspects and first.suspects[0].text:
+            cause = f"{cause.removesuffix('.')}: {first.suspects[0].text[:80]!r}"
+        _logger.warning("step %d: %s. %s (%.1f s; %s)", step, jump, cause, verdict.seconds, path)
+
+
+def _what_jumped(update: Update) -> str:
+    """Say what is wrong with an update."""
+    if update.grad_norm is not None and not math.isfinite(update.grad_norm):
+        return "the gradients are not finite"
+    return "the loss jumped"
+
+
+def _rows(update: Update) -> dict[str, Any]:
+    """Return the losses of single rows, if all micro-batches have them."""
+    known = [micro.rows for micro in update.micro if micro.rows is not None]
+    if len(known) < len(update.micro):
+        return {}
+    losses, counts = known[0]
+    if len(known) > 1:
+        losses = torch.cat([torch.as_tensor(rows.losses) for rows in known])
+        counts = torch.cat([torch.as_tensor(rows.counts) for rows in known])
+    return {"sample_losses": losses, "token_counts": counts}

@@ -1,0 +1,287 @@
+"""Keep the states and batches of one rank: written in the background, within a disk budget, so that
+steps can be replayed later.
+
+States go through the checkpoint store to RUN/flight/states, batches to RUN/flight/batches-*. One
+worker writes the batches of an update and only then its record and log line, so every recorded step
+can be replayed. It polls every 20 ms, so that the training thread does not have to wake it at each
+step. Training waits only for the copy of a state, and for the first state to be on disk.
+
+A full or slow disk reduces what is kept but never stops training. What is missing is told once.
+"""
+
+import contextlib
+import logging
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+from sonde import ranks
+from sonde.checkpoint.folder import About, Keep
+from sonde.checkpoint.store import BackgroundSaver
+from sonde.errors import SondeError
+from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
+from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.moment import set_generators
+from sonde.recorder.training import Training
+from sonde.recorder.update import Update
+from sonde.records.journal import StepRecord
+from sonde.records.layout import STEPS
+from sonde.records.storage import storage_at
+from sonde.records.worker import Worker
+from sonde.train.determinism import generators, generators_restored
+
+_WRITE_SECONDS: Final = 0.02
+"""How often, in seconds, pending data is written."""
+_MAX_WAITING: Final = 4096
+_MAX_WAITING_BYTES: Final = 512 << 20
+"""The maximum size of batches waiting for a slow disk; further ones are not kept until it has
+caught up.
+"""
+
+_logger = logging.getLogger("sonde")
+
+
+class Keeper:
+    """Keeps the states and batches of one rank."""
+
+    def __init__(self, training: Training, guard: Guard) -> None:
+        """Every rank must create one."""
+        self._training = training
+        self._guard = guard
+        self._run = training.run
+        self._options = training.options
+        self._folder = training.run.layout.kept
+        self.store = training.store
+        self._event_steps: list[int] = []
+        keep = Keep(newest=self._options.keep_states)
+        self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
+        self.worker = Worker("sonde-recorder", on_error=self._on_error, poll_seconds=_WRITE_SECONDS)
+        """Writes batches and records."""
+        self._file: BatchFile | None = None
+        self._bytes_each = 0
+        self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
+        self._start = max(ranks.gather(self._start))
+        self.keeps_states = self._options.state_every > 0
+        """Whether states are kept; False if a single one exceeds the budget."""
+        self._has_started = False
+        self.copies_batches = False
+        """Whether the loop overwrites its batches; then each is copied when it begins."""
+
+    def is_due(self, num_updates: int) -> bool:
+        """Return whether the state after `num_updates` updates should be kept."""
+        if not self.keeps_states:
+            return False
+        return not self._has_started or num_updates % self._options.state_every == 0
+
+    def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
+        """Keep the current state after `num_updates` updates. Every rank must call this.
+
+        `before` is the current update, at which an event began and which has not been applied yet.
+        """
+        if not self.keeps_states:
+            return
+        is_first = not self._has_started
+        self._has_started = True
+        if before is not None:
+            self._event_steps.append(num_updates)
+            del self._event_steps[: -self._options.keep_event_states or None]
+        else:
+            # Batches from here on go to a new file.
+            self.worker.do(partial(self._open, num_updates))
+            if ranks.any_rank(self._saver.is_busy):
+                self._guard.tell(
+                    "busy",
+                    f"the state after {num_updates} steps is not kept: the disk is still writing"
+                    " the one before",
+                )
+                return
+        self._report()
+        state = self._collect(before)
+        if state is None:
+            return
+        if ranks.rank() == 0 or self._training.is_sharded:
+            try:
+                self._saver.save(num_updates, state, About(run_id=self.store.folder.run_id))
+            except Exception as error:  # noqa: BLE001  the other ranks wait below
+                self._guard.catch("a state was not kept", error)
+        if is_first:
+            self._saver.wait()
+            self._report()
+            self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
+
+    def begin_again(self) -> None:
+        """Start the next update with a kept state and a new batch file, as after a restart."""
+        self._has_started = False
+
+    def put(self, update: Update) -> None:
+        """Queue an update for writing: its batches, and its record if its loss is known."""
+        num_waiting = len(self.worker)
+        num_bytes = num_waiting * self._bytes_each
+        is_slow = num_waiting > _MAX_WAITING or num_bytes > _MAX_WAITING_BYTES
+        if is_slow:
+            self._guard.tell("slow", "batches are not kept for a while: the disk is too slow")
+        keeps = self._has_started and not is_slow
+        self.worker.do(partial(self._write, update, keeps))
+
+    def flush(self) -> None:
+        """Write everything that waits."""
+        self.worker.flush()
+        self._saver.wait()
+        self._report()
+
+    def close(self) -> None:
+        """Write everything and end the threads."""
+        self.worker.close()
+        self._saver.close()
+        self._report()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _collect(self, before: Update | None) -> dict[str, Any] | None:
+        """Return the state of the training; None if a rank cannot give it."""
+        state = None
+        with generators_restored():
+            if before is not None and before.micro:
+                # The generators as they were when the update began.
+                set_generators(before.micro[0].moment, self._training.device_type)
+            try:
+                state = self._training.collect_own()
+            except PASSES:
+                raise
+            except BaseException as error:  # noqa: BLE001  a state_dict of the user's may do anything
+                self._guard.catch("states are not kept, so steps cannot be replayed", error)
+            if ranks.any_rank(state is None):
+                self.keeps_states = False
+                return None
+            assert state is not None
+            return {**state, "ranks": ranks.gather(generators())}
+
+    def _write(self, update: Update, keeps_batches: bool) -> None:
+        """Write an update: its batches first, if they are kept, and then its record."""
+        if keeps_batches and self._file is not None:
+            self._add(self._file, update)
+        record = _record_of(update)
+        if record is None:
+            return
+        if self._run.rank == 0:
+            self._run.records(STEPS).append(record.as_record())
+        every = self._options.log_every
+        if every and record.step % every == 0:
+            numbers = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
+            data = {f"train.{name}": value for name, value in numbers.items() if value is not None}
+            self._run.logger.log(step=record.step, data=data)
+
+    def _add(self, file: BatchFile, update: Update) -> None:
+        """Append the batches of an update to the file, if possible. Never raises, because the step
+        record must still be written.
+        """
+        try:
+            self._check(update)
+            pieces = encode_update(update, self._start)
+            if not all(micro.is_whole() for micro in update.micro):
+                self.copies_batches = True
+                raise ValueError("its tensors were written over after the step")
+            tensors = [tensor for micro in update.micro for tensor in micro.tensors]
+            self._bytes_each = sum(tensor.nbytes for tensor in tensors)
+            file.append(pieces)
+        except OSError as error:
+            self._tell_disk(error)
+            with contextlib.suppress(OSError, SondeError):
+                self._thin()
+        except Exception as error:  # noqa: BLE001  a user-defined batch may fail in any way
+            message = f"the batch of step {update.step} cannot be kept: {error}"
+            self._guard.tell("batch", f"{message}; such steps cannot be replayed")
+
+    def _check(self, update: Update) -> None:
+        """Raise if the batches of an update would not make it again."""
+        problems = [micro.tree.problem for micro in update.micro if micro.tree.problem]
+        if update.cannot_replay:
+            raise ValueError(update.cannot_replay)
+        if problems:
+            raise ValueError(f"it holds {problems[0]}")
+
+    def _open(self, num_updates: int) -> None:
+        """Start a new batch file, and remove files that no kept state needs."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        try:
+            self._prune()
+            self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))
+        except OSError as error:
+            self._tell_disk(error)
+
+    def _tell_disk(self, error: OSError) -> None:
+        reason = error.strerror or error
+        self._guard.tell("batches", f"batches cannot be kept: {reason}; training goes on")
+
+    def _on_error(self, error: Exception) -> None:
+        self._guard.tell("failed", f"the recorder cannot write: {error!r}")
+
+    def _prune(self) -> None:
+        """Remove batch files from before the oldest kept state, and whatever exceeds the budget."""
+        events = self._event_steps
+        regular = [step for step in self.store.folder.steps() if step not in events]
+        oldest = regular[0] if regular else 0
+        for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
+            if end <= oldest and not any(first <= step < end for step in events):
+                path.unlink(missing_ok=True)
+        # States and the batches of all ranks, which remove theirs at any time.
+        if sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Remove the oldest kept state and the batches that only it needs. At least one state
+        remains.
+        """
+        states = self.store.folder.steps()
+        files = batch_files(self._folder, self._run.rank)
+        if len(states) > 1 and self._run.rank == 0:
+            try:
+                self.store.folder.remove(states[0])
+            except (OSError, SondeError) as error:
+                self._guard.tell(
+                    "thin", f"{self.store.folder.directory} cannot be thinned: {error}"
+                )
+        if len(files) > 1:
+            with contextlib.suppress(OSError):
+                files[0][1].unlink(missing_ok=True)
+
+    def _is_beyond_budget(self, num_updates: int) -> bool:
+        """Return whether one state exceeds the budget."""
+        if ranks.rank() != 0 or num_updates not in self.store.folder.steps():
+            return False
+        size = self.store.folder.num_bytes(num_updates)
+        allowed = self._options.max_bytes
+        if size <= allowed:
+            return False
+        self.store.folder.remove(num_updates)
+        self._guard.tell(
+            "budget",
+            f"no states are kept: one takes {size / 1e6:.1f} MB, and max_bytes allows"
+            f" {allowed / 1e6:.1f}",
+        )
+        return True
+
+    def _report(self) -> None:
+        for outcome in self._saver.finished():
+            if outcome.error is not None:
+                self._guard.tell(
+                    "state", f"the state after {outcome.step} steps was not kept: {outcome.error}"
+                )
+                self._thin()
+
+
+def _record_of(update: Update) -> StepRecord | None:
+    """Return the record of an update; None if its loss is not known."""
+    if update.loss is None:
+        return None
+    return StepRecord(
+        step=update.step,
+        loss=update.loss,
+        weight=float(update.num_tokens),
+        grad_norm=update.grad_norm,
+        lr=update.lr,
+        skipped=update.skipped,
+    )

@@ -1,0 +1,86 @@
+"""Options of the recorder: what it watches, what it keeps, and what an event may cost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from sonde.errors import SettingError, check_choice
+from sonde.fields import Amount, Count, Positive, check_fields
+from sonde.heal.decision import Heal
+from sonde.spikes.recorder import SpikeSettings
+
+OnEvent: TypeAlias = Literal["record", "skip", "stop", "heal"]
+"""What to do when the loss jumps or a gradient is not finite.
+
+`record` only records it. `skip` also drops this update's gradients. `stop` ends the run with
+`TrainingStopped`. `heal` goes back if the loss does not recover (healing.py).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecorderOptions:
+    """Options of a `Recorder`. The defaults suit a run of hours on one machine."""
+
+    # What is watched.
+    spikes: SpikeSettings = field(default_factory=SpikeSettings)
+    """How losses and gradient norms are judged. `SpikeSettings(sample_risk=None)` does not watch
+    single rows, which costs about as much as all the rest.
+    """
+    token_losses: Callable[[Any], Any] | None = None
+    """A function that returns the token losses of a batch (rows by tokens, NaN where a token does
+    not count).
+
+    It is called at a scene and in a replay, and is needed only for models whose loss is a fused
+    kernel: `F.cross_entropy` is observed without it.
+    """
+    log_every: Count = 10
+    """Write a log record every this many steps; 0 disables it. Every step is recorded in any
+    case.
+    """
+
+    # What is kept.
+    state_every: Count = 200
+    """Keep the training state every this many steps, and the batches since. 0 means never; then
+    nothing can be replayed later.
+    """
+    keep_states: Positive = 3
+    """The number of regular states to keep, besides those from just before events."""
+    keep_event_states: Count = 2
+    """The number of states from just before an event to keep."""
+    max_bytes: Positive = 20 << 30
+    """The disk budget in bytes for kept states and batches of all ranks."""
+
+    # What an event may cost.
+    recent_steps: Positive = 16
+    """The number of steps whose batches are held in memory for a look at the scene."""
+    scene_seconds: Amount = 10.0
+    """How long a look at the scene of an event may take, in seconds. The step's own forward is
+    always repeated. 0 disables looks.
+    """
+    scene_batches: Count = 6
+    """The number of other batches to run at the scene, to tell data from state."""
+    max_skipped: Count = 8
+    """With `on_event="skip"`, skip at most this many updates in a row. A longer series is not
+    caused by a bad batch.
+    """
+    heal: Heal = field(default_factory=lambda: Heal(max_times=5))
+    """The limits for `on_event="heal"`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def check_on_event(on_event: str, options: RecorderOptions) -> None:
+    """Raise if the reaction to an event is unknown, or cannot work with the options."""
+    check_choice(("record", "skip", "stop", "heal"), on_event=on_event)
+    if on_event != "heal":
+        return
+    if not options.state_every or options.heal.halve_rate or options.heal.dry_run:
+        raise SettingError(
+            'on_event="heal" needs kept states (state_every), and neither halves rates nor runs'
+            " dry",
+            hint=(
+                "the learning rate of a loop of one's own is its own: a verdict that blames it"
+                " ends the run with the advice"
+            ),
+        )

@@ -1,0 +1,347 @@
+"""The way of an update through the recorder, from top to bottom.
+
+    begin_batch      a micro-batch begins: it is held, with the generators and autocast of now
+    loss_reported    its loss is known, from the user or (forward_ends) from the model
+    gradients        backward is done and nothing has changed: the update is judged, and an event
+                     is looked into at the scene
+    after_step       the optimizer has moved
+    recorded         the update is over and is written down
+    failed           an exception ended it instead
+
+A loop with a step function makes these calls through `Recorder.step` and the hooks; a host makes
+them the same way. Only this class changes an update. Nothing here raises into the loop (guard.py).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sonde.errors import TrainingStopped
+from sonde.recorder import losses as found_losses
+from sonde.recorder.guard import Guard, guarded
+from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
+from sonde.recorder.intake import BatchIntake
+from sonde.recorder.judgement import Judgement
+from sonde.recorder.keeper import Keeper
+from sonde.recorder.moment import take_moment
+from sonde.recorder.training import Training
+from sonde.recorder.update import Forward, Loss, Stage, Update, noted
+
+_MAX_FIRST_CALLS: Final = 1000
+"""How many micro-batches the first update may take before it is told that no optimizer moves."""
+_MIN_CALLS: Final = 16
+"""Fewer micro-batches than this are never too many for an update."""
+_MANY_SKIPS: Final = 25
+"""So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
+2**16, a scaler is down at 1 after 16.
+"""
+
+
+class Pipeline(Observer):
+    """Takes the updates of one training through their stages."""
+
+    def __init__(
+        self,
+        training: Training,
+        keeper: Keeper,
+        judgement: Judgement,
+        guard: Guard,
+        sample_ids: Callable[[Any], Any] | None,
+    ) -> None:
+        self.training = training
+        self.guard = guard
+        self.num_updates = 0
+        """The number of completed updates."""
+        self.is_inside = False
+        """Whether a step function passed by the user is running."""
+        self.begins_anew: Callable[[], None] = lambda: None
+        """Called before the first update."""
+        self.before_batch: Callable[[], None] = lambda: None
+        """Called before the first micro-batch of an update."""
+        self._keeper = keeper
+        self._judgement = judgement
+        self.intake = BatchIntake(training, keeper, guard, sample_ids)
+        """How batches come in."""
+        self._wants_rows = training.options.spikes.sample_risk is not None
+        self._is_scaled = any(
+            isinstance(part, torch.amp.GradScaler) for part in training.named.values()
+        )
+        self._update: Update | None = None
+        self._norm: Any = None
+        self._other_optimizer: torch.optim.Optimizer | None = None
+        self._loss_is_reported = False
+        self._loss_comes_early: bool | None = None
+        self._autocast: torch.dtype | None = None
+        self._has_failed = False
+        self._has_begun = False
+        self._longest = 0
+        self._num_scaler_skips = 0
+        self.has_rows: bool | None = None
+        """Whether the losses of rows are seen; None until the first update is over."""
+
+    # The stages.
+
+    @guarded("this batch is not recorded")
+    def begin_batch(self, batch: Any, last: bool | None = None) -> None:
+        """Begin a micro-batch; the first one of an update begins the update."""
+        if self._has_failed:
+            self._look_at_what_failed()
+        update = self._update
+        if update is None:
+            update = self._begin_update()
+            if self._keeper.is_due(self.num_updates):
+                self._keeper.keep_state(self.num_updates)
+                self.intake.check_again()
+        self.intake.take(update, batch, last)
+        self._check_length(update)
+
+    @guarded("losses are not recorded")
+    def loss_reported(self, loss: Tensor) -> None:
+        """Take the loss of the micro-batch as the user reports it."""
+        if not self._loss_is_reported:
+            self._loss_is_reported = True
+            if self.is_inside and not self.training.is_compiled:
+                # Without hooks a forward pass costs less. A compiled model would be compiled again.
+                self.training.hooks.leave_the_model()
+        update = self._update
+        if update is not None and update.stage is Stage.COLLECTING and update.micro:
+            update.micro[-1].losses.append(noted(loss))
+            self._note_rows(loss)
+
+    def gradients(self) -> None:
+        """Judge the update after backward and before anything changes."""
+        update = self._update
+        if update is None or update.stage is not Stage.COLLECTING or not update.micro:
+            return
+        update.note_rates(self.training.optimizer)
+        update.stage = Stage.JUDGED
+        losses = update.seen_losses()
+        norm = self._own_norm() if self._norm is None else self._norm
+        if not self._is_early(losses):
+            self._norm = norm  # it is judged with the loss, when that is known
+            if self._judgement.must_know_in_time:
+                self.guard.tell(
+                    "late loss",
+                    f'sonde: on_event="{self._judgement.on_event}" can only record, because the'
+                    " loss is not known before the optimizer moves: call recorder.loss(loss) in"
+                    " the step function, before backward",
+                )
+            return
+        update.is_judged = True
+        if self._judgement.judge(update, losses, norm):
+            # Without gradients, an optimizer changes nothing.
+            self.training.optimizer.zero_grad(set_to_none=True)
+
+    @guarded("this step is not recorded")
+    def end_batch(self, returned: Any, last: bool | None) -> None:
+        """End a micro-batch of a step function; the last one of an update ends the update."""
+        self.is_inside = False
+        update = self._update
+        if update is None:
+            return
+        self.intake.note_draws(update)
+        if last is None and not update.is_applied and self._other_optimizer is not None:
+            self._follow(self._other_optimizer)
+            update.stage = Stage.APPLIED
+        if last or (last is None and (update.is_applied or self._is_scaled)):
+            self._record(returned)
+
+    @guarded("this step is not recorded")
+    def recorded(self) -> None:
+        """Record the finished update. For loops without a step function, and for hosts."""
+        self._record(None)
+
+    def _record(self, returned: Any) -> None:
+        """Record the finished update. `returned` is its loss, if neither the model nor the user
+        provided it before.
+        """
+        update = self._update
+        self._update = None
+        if update is None:
+            return
+        self.num_updates += 1
+        self._longest = max(self._longest, update.num_calls)
+        update.autocast = self._autocast
+        self._note_skips(update)
+        if not update.is_judged:
+            self._judge_late(update, returned)
+        if self.has_rows is None:
+            self.has_rows = all(micro.rows is not None for micro in update.micro)
+        self._judgement.done(update)
+
+    @guarded("that a step failed is not recorded")
+    def failed(self, error: BaseException) -> None:
+        """Drop the micro-batch that failed. If the optimizer had moved, the update counts."""
+        self.is_inside = False
+        update = self._update
+        if update is None or isinstance(error, TrainingStopped):
+            self._update = None
+            return
+        if update.is_applied:
+            self.recorded()
+            return
+        reason = f"{type(error).__name__}: {error}"[:500]
+        self.training.run.event("step_failed", step=update.step, reason=reason)
+        update.drop_last()
+        update.stage = Stage.COLLECTING
+        update.is_judged = False
+        self._has_failed = True
+
+    # What the hooks see (hooks.py).
+
+    @guarded("forward passes are not recorded")
+    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: bool) -> None:
+        """Hold the arguments of a forward pass. Outside a step function, it begins a batch."""
+        if not self.is_inside:
+            if not mode:
+                return  # an evaluation between steps
+            if self._update is not None and self._update.is_applied:
+                self.recorded()
+            self.begin_batch(_only(args, kwargs))
+        update = self._update
+        if update is None or not update.micro:
+            return
+        device_type = self.training.device_type
+        if torch.is_autocast_enabled(device_type):
+            self._autocast = torch.get_autocast_dtype(device_type)
+        if not self._loss_is_reported:  # otherwise what the model returned is not needed
+            moment = take_moment(device_type, with_host=self.intake.draws_on_host)
+            update.micro[-1].forwards.append(Forward(args, kwargs, moment))
+
+    @guarded("forward passes are not recorded")
+    def forward_ends(self, output: Any) -> None:
+        """Take the loss from what the model returned."""
+        update = self._update
+        if self._loss_is_reported or update is None or not update.micro:
+            return
+        forwards = update.micro[-1].forwards
+        if not forwards or update.stage is not Stage.COLLECTING:
+            return
+        loss = found_losses.loss_in(output)
+        if loss is not None:
+            forwards[-1].loss = noted(loss)
+            self._note_rows(loss)
+
+    def norm_seen(self, norm: Any) -> None:
+        """The loop clips its gradients."""
+        self._norm = norm
+
+    @guarded("gradients are not judged")
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Judge the update if its optimizer is about to move."""
+        if optimizer is self.training.optimizer:
+            self.gradients()
+        elif self.training.is_moved_by(optimizer):
+            self._other_optimizer = optimizer
+
+    @guarded("this step is not recorded")
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that the optimizer has moved."""
+        if optimizer is self.training.optimizer and self._update is not None:
+            self._other_optimizer = None
+            self._update.stage = Stage.APPLIED
+            if not self.is_inside:
+                self._record(None)
+
+    # Inside the stages.
+
+    def _look_at_what_failed(self) -> None:
+        """After an exception, see whether the loop has dropped the gradients."""
+        self._has_failed = False
+        if not are_gradients_left(self.training.optimizer):
+            self._update = None
+            return
+        if self._update is None or not self._update.micro:
+            self._update = None
+            self._begin_update()
+        assert self._update is not None
+        self._update.cannot_replay = "gradients of a step that failed were still there"
+
+    def _begin_update(self) -> Update:
+        self.before_batch()
+        update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
+        self._update = update
+        self._norm = None
+        self._other_optimizer = None
+        if not self.num_updates and not self._has_begun:
+            self._has_begun = True
+            self.begins_anew()
+        return update
+
+    def _check_length(self, update: Update) -> None:
+        """Tell, and hold no more batches, if no optimizer moves for very long."""
+        limit = max(2 * self._longest, _MIN_CALLS) if self._longest else _MAX_FIRST_CALLS
+        if update.num_calls <= limit:
+            return
+        update.forget_batches()
+        self.guard.tell(
+            "no optimizer step",
+            f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
+            " recorded. If the loop has another optimizer now, give that one to a new Recorder",
+        )
+
+    def _note_rows(self, loss: Tensor) -> None:
+        if self._wants_rows and self._update is not None:
+            micro = self._update.micro[-1]
+            micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
+
+    def _own_norm(self) -> Any:
+        try:
+            return gradient_norm(self.training.optimizer)
+        except Exception as error:  # noqa: BLE001  gradients may be of any kind
+            self.guard.catch("the gradient norm is not recorded", error)
+            return None
+
+    def _is_early(self, losses: list[Loss]) -> bool:
+        """Return whether losses are known before the optimizer moves, on which all ranks agree."""
+        if self._loss_comes_early is None:
+            self._loss_comes_early = self._judgement.agree(bool(losses))
+        return self._loss_comes_early
+
+    def _note_skips(self, update: Update) -> None:
+        """Note that a scaler has skipped the update, and tell if it does nothing else."""
+        if update.stage is not Stage.COLLECTING:
+            self._num_scaler_skips = 0
+            return
+        update.note_rates(self.training.optimizer)
+        update.skipped = "the optimizer was not called"
+        self._norm = None  # it is that of an overflow, which is why the scaler skips
+        self._num_scaler_skips += 1
+        if self._num_scaler_skips == _MANY_SKIPS:
+            self._judgement.report_skips(update, _MANY_SKIPS)
+
+    def _judge_late(self, update: Update, returned: Any) -> None:
+        """Judge an update after the optimizer has moved, or was not called at all."""
+        losses = update.seen_losses()
+        if not losses:
+            found = found_losses.returned_loss(returned)
+            losses = [] if found is None else [found]
+        if not losses:
+            self.guard.tell(
+                "no loss",
+                "no loss was seen: let the model or the step function return it, or call"
+                " recorder.loss(loss)",
+            )
+        if update.skipped is None:
+            update.stage = Stage.APPLIED
+        self._judgement.judge(update, losses, self._norm)
+
+    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
+        self.guard.tell(
+            f"optimizer {id(optimizer)}",
+            f"sonde: from step {self.num_updates + 1} on, another optimizer moves the model"
+            f" ({type(optimizer).__name__}); the recorder follows it",
+        )
+        self.training.optimizer = optimizer
+        if self._update is not None:
+            self._update.note_rates(optimizer)
+        self._keeper.begin_again()
+
+
+def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of a call as a batch: the only one, or all of them."""
+    if not args:
+        return kwargs
+    return args[0] if len(args) == 1 and not kwargs else args

@@ -1,0 +1,333 @@
+"""`Recorder`: follows your own training loop, judges each update before the optimizer moves, and
+keeps what a replay needs.
+
+    with sonde.Recorder("runs/mine", model, optimizer, decode=tokenizer.decode) as recorder:
+        for batch in loader:
+            loss = recorder.step(train_step, batch)
+
+`train_step(batch)` is your existing loop body: forward, backward, clipping, `optimizer.step()`,
+scheduler. Training with and without a recorder is the same to the bit. Nothing raises into the loop
+except what was asked for (docs/any-loop.md has the list). `SONDE=off` in the environment turns
+every call into a plain one. The way of an update through the recorder is in pipeline.py; what it
+costs is in benchmarks/flight.py.
+"""
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from sonde import ranks
+from sonde.errors import SettingError, SondeError, TrainingStopped
+from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.hooks import NOBODY
+from sonde.recorder.judgement import Judgement
+from sonde.recorder.keeper import Keeper
+from sonde.recorder.opening import tell_what_is_watched
+from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event
+from sonde.recorder.pipeline import Pipeline
+from sonde.recorder.samples import Rewound
+from sonde.recorder.takeover import give_up, take_over
+from sonde.recorder.training import Training
+from sonde.run import Run
+from sonde.train import determinism
+from sonde.train.saving import Stateful
+from sonde.train.task import has_state
+
+_T = TypeVar("_T")
+
+_open: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+"""The recorders of this process, which a forked child must not use."""
+
+
+class Recorder:
+    """Records one training. Use it in a `with` block, or call `close`; a clean exit of Python
+    closes it too.
+    """
+
+    def __init__(
+        self,
+        run: "Run | str | os.PathLike[str]",
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        decode: Callable[[list[int]], str] | None = None,
+        sample_ids: Callable[[Any], Any] | None = None,
+        config: object = None,
+        on_event: OnEvent = "record",
+        options: RecorderOptions | None = None,
+        **named: Stateful,
+    ) -> None:
+        """Start recording.
+
+        `run` is a directory, or a `Run` that you opened. `model` is what the loop calls, including
+        any wrapper and compilation. `decode` converts tokens to text. `sample_ids` returns the
+        names of the samples in a batch: numbers, or pairs of dataset and number; a batch that is a
+        dict may have them under that key. `config` are the hyperparameters. `on_event` says what to
+        do when the loss jumps or a gradient is not finite: "record", "skip", "stop" or "heal".
+        `named` is everything else with a `state_dict` that the training depends on: scheduler,
+        scaler.
+        """
+        self._is_off = os.environ.get("SONDE", "").lower() == "off"
+        self._is_closed = False
+        if self._is_off:
+            return
+        options = options or RecorderOptions()
+        check_on_event(on_event, options)
+        innermost = _innermost(optimizer)
+        _check_arguments(model, innermost, named)
+        self.owns_run = not isinstance(run, Run)
+        """Whether closing the recorder closes the run."""
+        self.run = run if isinstance(run, Run) else Run(run, config=config)
+        """The run that is recorded."""
+        self.guard = Guard(self.run)
+        self.training = Training(self.run, options, model, innermost, dict(named), decode)
+        """The model, the optimizer and everything else that is recorded."""
+        self.keeper = Keeper(self.training, self.guard)
+        """Keeps states and batches."""
+        self._judgement = Judgement(self.training, self.keeper, self.guard, on_event)
+        self._pipeline = Pipeline(
+            self.training, self.keeper, self._judgement, self.guard, sample_ids
+        )
+        self._pipeline.begins_anew = self._begin_anew
+        self._pipeline.before_batch = self._before_batch
+        self._data: Rewound | None = None
+        self._has_told_opening = False
+        self.training.hooks.observer = self._pipeline
+        self.run.event(determinism.EVENT, **determinism.describe_determinism())
+        self.run.closing.append(self.close)
+        _watch_forks(self)
+
+    def step(self, train_step: Callable[..., _T], batch: Any, *, last: bool | None = None) -> _T:
+        """Call `train_step(batch)`, which does everything for one batch, record it, and return its
+        result.
+
+        A scaler passed by name may skip an update whose gradients overflow; it is recorded as
+        skipped. With gradient accumulation, say which micro-batch is the last of its update: then
+        `train_step(batch, last)` is called, and must step the optimizer if `last` is true. Without
+        `last`, an update ends when the optimizer has moved.
+        """
+        if self._is_off or self._is_closed:
+            return self._plain_step(train_step, batch, last)
+        if self.run.is_replay:
+            # Does what was requested, and ends the process.
+            take_over(self.training, train_step, batch)
+        self.training.step_function = train_step
+        pipeline = self._pipeline
+        try:
+            pipeline.begin_batch(batch, last)
+            pipeline.is_inside = True
+            result = train_step(batch) if last is None else train_step(batch, last)
+        except BaseException as error:
+            pipeline.failed(error)
+            raise
+        pipeline.end_batch(result, last)
+        if not self._has_told_opening and pipeline.num_updates:
+            self._has_told_opening = True
+            tell_what_is_watched(self.training, self.keeper, has_rows=bool(pipeline.has_rows))
+        self._go_back_if_called()
+        return result
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader, for `on_event="heal"`.
+
+        A loader with a `state_dict` goes back with the training and resumes with `restore`. Rows
+        that healing left out are removed from their batches, and empty batches are skipped.
+        """
+        if self._is_off:
+            return iter(loader)
+        if has_state(loader):
+            loader = self._data = self.training.add("data", Rewound(loader))
+        return self._judgement.kept_batches(loader, self._pipeline.intake.names_of)
+
+    def loss(self, loss: Tensor) -> Tensor:
+        """Report the loss of the micro-batch, before backward and not divided by anything. Returns
+        the loss.
+        """
+        if not self._is_off:
+            self.training.hooks.observer.loss_reported(loss)
+        return loss
+
+    def grad_norm(self, norm: Any) -> Any:
+        """Report the gradient norm before clipping. Returns the norm.
+        `torch.nn.utils.clip_grad_norm_` is observed automatically.
+        """
+        if not self._is_off:
+            self.training.hooks.observer.norm_seen(norm)
+        return norm
+
+    def end_update(self) -> None:
+        """End the update, also if the optimizer was not called. For hosts, which know when."""
+        if not self._is_off:
+            self._pipeline.recorded()
+
+    @property
+    def num_updates(self) -> int:
+        """The number of completed updates."""
+        return 0 if self._is_off else self._pipeline.num_updates
+
+    @num_updates.setter
+    def num_updates(self, number: int) -> None:
+        if not self._is_off:
+            self._pipeline.num_updates = number
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether a step is being run again, at a scene or in a replay."""
+        return not self._is_off and self.training.hooks.observer is not self._pipeline
+
+    def restore(self) -> int:
+        """Resume from the newest kept state, if any, and return its number of updates. Every rank
+        must call this. All of the state is restored, or nothing.
+        """
+        if self._is_off:
+            return 0
+        step = ranks.found_by_rank_0(lambda: self.keeper.store.folder.newest()[0])
+        return 0 if step is None or self.run.is_replay else self._restore(int(step))
+
+    def flush(self) -> None:
+        """Judge and write everything that is pending."""
+        if self._is_off or self._is_closed:
+            return
+        self._judgement.drain(wait=True)
+        self.keeper.flush()
+
+    def close(self) -> None:
+        """Stop recording: remove the hooks and write everything. A second call does nothing."""
+        if self._is_off or self._is_closed:
+            return
+        self._is_closed = True
+        self.training.hooks.close()
+        try:
+            self._judgement.drain(wait=True)
+            self.keeper.close()
+        except PASSES:
+            raise
+        except Exception as error:  # noqa: BLE001  the run must still be closed
+            self.guard.catch("the last steps may not be recorded", error)
+        finally:
+            if self.owns_run:
+                self.run.close()
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_off:
+            return
+        if self.owns_run:
+            self.run.__exit__(kind, error, trace)  # closes this recorder too
+        else:
+            self.close()
+
+    def _plain_step(self, train_step: Callable[..., _T], batch: Any, last: bool | None) -> _T:
+        if self._is_closed:
+            self.guard.tell("closed", "sonde: the recorder is closed, so nothing is recorded")
+        return train_step(batch) if last is None else train_step(batch, last)
+
+    def _restore(self, step: int) -> int:
+        self.training.restore(self.training.load(step))
+        self.num_updates = step
+        self.run.event("resume", step=step)
+        return step
+
+    def _before_batch(self) -> None:
+        if self.run.is_replay:
+            give_up(
+                SettingError(
+                    "this loop cannot be replayed in a new process",
+                    cause=(
+                        "it does not hand its step function to the recorder: hooks alone follow it"
+                    ),
+                    hint=(
+                        "put all that happens to one batch into a function, and call"
+                        " recorder.step(function, batch)"
+                    ),
+                )
+            )
+        self._go_back_if_called()
+        if self._data is not None:
+            self._data.begin_update()
+
+    def _go_back_if_called(self) -> None:
+        """Between two updates, go back if the last one requires it."""
+        healing = self._judgement.healing
+        if healing is None or healing.call is None:
+            return
+        self.flush()
+        act = healing.act()
+        try:
+            step = self._restore(act.checkpoint)
+        except SondeError as error:
+            raise TrainingStopped(
+                f"healing ended: the state after {act.checkpoint} steps cannot be restored",
+                cause=error.message,
+                hint=error.hint,
+            ) from error
+        self._judgement.go_back(step)
+        self.keeper.begin_again()
+
+    def _begin_anew(self) -> None:
+        """At the first update, move aside what an earlier attempt in this directory recorded, so
+        that it is not mixed with this one.
+        """
+        run = self.run
+        try:
+            if run.rank == 0 and run.resumed:
+                run.begin_attempt()
+        finally:
+            ranks.any_rank(False)  # the others wait until the folders have been moved
+        if run.rank > 0 and run.resumed:
+            run.begin_attempt()
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child, become a recorder that does nothing."""
+        self._is_off = True
+        self.training.hooks.observer = NOBODY
+
+
+def _innermost(optimizer: Any) -> Any:
+    """Return the optimizer that does the updates: Accelerate wraps it in another, which has no
+    hooks.
+    """
+    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
+    if not isinstance(model, nn.Module):
+        raise SettingError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SettingError(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+        )
+    for name, part in named.items():
+        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            raise SettingError(
+                f"{name}={part!r:.80} has no state_dict",
+                hint="pass objects with a state by name, such as scheduler=scheduler",
+            )
+
+
+def _watch_forks(recorder: Recorder) -> None:
+    """Make a recorder one that does nothing in forked children, which must not write, close or wait
+    for the parent's run.
+    """
+    if not _open:
+        os.register_at_fork(after_in_child=_in_child)
+    _open.add(recorder)
+
+
+def _in_child() -> None:
+    for recorder in _open:
+        recorder._leave_to_the_parent()  # noqa: SLF001  of this module

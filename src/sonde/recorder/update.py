@@ -1,0 +1,228 @@
+"""One update on its way: its micro-batches, what is known of its loss, and how far it has come.
+
+    COLLECTING ── gradients are there ──> JUDGED ── the optimizer has moved ──> APPLIED
+         │                                   │
+         └── an exception, or a scaler ──────┴──> never applied: failed or skipped
+
+Only `Pipeline` (pipeline.py) changes an update. A batch is held by reference; torch's count of
+in-place changes of its tensors shows whether its owner has overwritten it. Then it is left out,
+never mistaken for another. If a loop is found to overwrite its batches, they are copied instead.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sonde.recorder.batch_tree import BatchTree, flatten, named_rows, num_rows, tokens_of
+from sonde.recorder.moment import Moment
+from sonde.spikes.spike_records import digest_of_state, version_of
+
+Loss: TypeAlias = float | Tensor
+"""A loss: a number, or a tensor on a device that has not been synchronized."""
+
+
+def noted(loss: Tensor) -> Loss:
+    """Return a loss detached from its graph."""
+    return loss.item() if loss.is_cpu else loss.detach()
+
+
+class RowMeans(NamedTuple):
+    """The mean losses of the rows of a micro-batch."""
+
+    losses: Any
+    """The mean loss of each row, 0 for a row without targets: an array, or a tensor on a device."""
+    counts: Any
+    """The number of targets in each row."""
+
+
+class Forward:
+    """One call of the model: its arguments and the resulting loss."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], moment: Moment) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.moment = moment
+        self.loss: Loss | None = None
+
+
+class MicroBatch:
+    """A batch that the step function or the model was given, and what came of it."""
+
+    def __init__(
+        self,
+        batch: Any,
+        moment: Moment,
+        *,
+        last: bool | None,
+        names: Any = None,
+        copied: bool = False,
+    ) -> None:
+        """`copied`: copy its tensors, because their owner may overwrite them before they are
+        written to a file.
+        """
+        self.batch = batch
+        self.tree: BatchTree = flatten(batch)
+        tensors = self.tree.tensors
+        self.tensors = tensors
+        tokens = tokens_of(batch)
+        if tokens is None:
+            self.num_tokens = 1
+            self.num_rows = num_rows(batch, self.tree)
+        else:
+            self.num_tokens = tokens.numel()
+            self.num_rows = tokens.shape[0]
+        self._versions = [version_of(tensor) for tensor in tensors]
+        self._copies: list[Tensor] | None = None
+        if copied:
+            self._copies = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        self.moment = moment
+        self.last = last
+        """The `last` argument that the step function received; None if it received none."""
+        self.names = names
+        """The names of its samples, if the user gave some."""
+        self.forwards: list[Forward] = []
+        self.losses: list[Loss] = []
+        """The losses that the user reported."""
+        self.rows: RowMeans | None = None
+        """The losses of its rows, if they are wanted and known."""
+
+    def seen_losses(self) -> list[Loss]:
+        """Return its losses: those that the user reported, otherwise those that the model
+        returned.
+        """
+        if self.losses:
+            return self.losses
+        return [forward.loss for forward in self.forwards if forward.loss is not None]
+
+    def is_unchanged(self) -> bool:
+        """Return whether the tensors have not been modified since."""
+        return [version_of(tensor) for tensor in self.tensors] == self._versions
+
+    def is_untouched(self) -> bool:
+        """Return whether a copied batch is still the same, even if it was changed in a way that
+        torch cannot detect.
+        """
+        if not self.is_unchanged():
+            return False
+        pairs = zip(self.to_write(), self.tensors, strict=True)
+        return all(torch.equal(copy, tensor.detach().cpu()) for copy, tensor in pairs)
+
+    def to_write(self) -> list[Tensor]:
+        """Return the tensors to write to a file: copies, or its own; check `is_whole` after reading
+        them.
+        """
+        return self.tensors if self._copies is None else self._copies
+
+    def is_whole(self) -> bool:
+        """Return whether the tensors from `to_write` are still those of the batch."""
+        return self._copies is not None or self.is_unchanged()
+
+
+class Stage(enum.Enum):
+    """How far an update has come."""
+
+    COLLECTING = "collecting micro-batches"
+    JUDGED = "judged, and not applied yet"
+    APPLIED = "applied"
+
+
+class Update:
+    """Everything that belongs to one update."""
+
+    # Class attributes are the defaults: an update is made at every step.
+    stage = Stage.COLLECTING
+    cannot_replay = ""
+    """Why its micro-batches do not make this update again; empty if they do."""
+    loss: float | None = None
+    """The mean loss over the ranks; None until it is known."""
+    own_loss: float | None = None
+    """The loss of this rank."""
+    rates: Sequence[float] = ()
+    """The learning rate of every parameter group."""
+    grad_norm: float | None = None
+    skipped: str | None = None
+    """Why the weights were not updated; None if they were."""
+    is_judged = False
+    """Whether its loss and gradients were judged before the optimizer moved."""
+    is_over = False
+    """Whether the training has gone past it."""
+    autocast: torch.dtype | None = None
+    """The autocast precision of its forward passes."""
+
+    def __init__(self, step: int, *, had_gradients: bool) -> None:
+        self.step = step
+        self.had_gradients = had_gradients
+        """Whether gradients of an earlier update were still there when it began."""
+        self.micro: list[MicroBatch] = []
+        self.num_calls = 0
+        """How many micro-batches it had, those that are no longer held included."""
+        self.num_tokens = 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group; NaN if it has none."""
+        return self.rates[0] if self.rates else math.nan
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the optimizer has moved."""
+        return self.stage is Stage.APPLIED
+
+    def add(self, micro: MicroBatch) -> None:
+        """Add another micro-batch."""
+        self.micro.append(micro)
+        self.num_calls += 1
+        self.num_tokens += micro.num_tokens
+
+    def drop_last(self) -> None:
+        """Drop the last micro-batch, which failed."""
+        if self.micro:
+            self.num_tokens -= self.micro.pop().num_tokens
+            self.num_calls -= 1
+
+    def forget_batches(self) -> None:
+        """Hold no batch any longer, because there are too many."""
+        self.micro = self.micro[-1:]
+        self.cannot_replay = "it had too many micro-batches to hold"
+
+    def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record the current learning rates."""
+        self.rates = [rate_of(group) for group in optimizer.param_groups]
+
+    def seen_losses(self) -> list[Loss]:
+        """Return the losses of its micro-batches."""
+        if len(self.micro) == 1:
+            return self.micro[0].seen_losses()
+        return [loss for micro in self.micro for loss in micro.seen_losses()]
+
+    def names(self) -> list[tuple[str, int]]:
+        """Return the names of its rows."""
+        return [name for micro in self.micro for name in named_rows(micro.names, micro.batch)]
+
+    def random_numbers(self) -> str | None:
+        """Return a digest that identifies its random numbers."""
+        return digest_of_state(self.micro[0].moment.cpu)
+
+    @property
+    def loss_from(self) -> str:
+        """Where the loss came from: the user, the model, or only the return value of the step
+        function.
+        """
+        if any(micro.losses for micro in self.micro):
+            return "told"
+        return "returned" if any(micro.seen_losses() for micro in self.micro) else "step"
+
+    @property
+    def precision(self) -> str | None:
+        """The name of the autocast precision of its forward passes; None without autocast."""
+        return None if self.autocast is None else str(self.autocast).removeprefix("torch.")
+
+
+def rate_of(group: Mapping[str, Any]) -> float:
+    """Return the learning rate of a parameter group; NaN if it has none of its own."""
+    rate = group.get("lr")
+    return math.nan if rate is None else float(rate)

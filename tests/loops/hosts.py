@@ -1,0 +1,144 @@
+"""Loops that belong to a host: sonde rides along as its callback."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from loops.context import NUM_STEPS, Context, network
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+HOSTS: dict[str, Callable[[Context], None]] = {}
+
+
+class Rows(Dataset[Any]):
+    """Rows of eight numbers; one batch of them is large where an event is planted."""
+
+    def __init__(self, context: Context) -> None:
+        generator = torch.Generator().manual_seed(4)
+        self.rows = torch.randn(NUM_STEPS * 4, 8, generator=generator)
+        for step in range(1, NUM_STEPS + 1):
+            self.rows[4 * step - 4 : 4 * step] *= context.scale(step)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return {"x": self.rows[number]}
+
+
+class WithLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.inner(x).square().mean()}
+
+
+def huggingface(context: Context, **arguments: Any) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from transformers import Trainer, TrainingArguments, set_seed
+
+    set_seed(7)
+    model = WithLoss()
+    context.hashed.append(model)
+    callbacks = []
+    if context.is_watched:
+        from sonde.integrations.huggingface import SondeCallback
+
+        callbacks.append(SondeCallback(context.folder / "run"))
+    settings = TrainingArguments(
+        output_dir=str(context.folder / "out"),
+        per_device_train_batch_size=4,
+        num_train_epochs=1,
+        learning_rate=1e-2,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_steps=10,
+        **arguments,
+    )
+    Trainer(model=model, args=settings, train_dataset=Rows(context), callbacks=callbacks).train()
+
+
+HOSTS["Hugging Face"] = huggingface
+
+
+def accumulated(context: Context) -> None:
+    huggingface(context, gradient_accumulation_steps=2)
+    context.num_updates = NUM_STEPS // 2
+
+
+HOSTS["Hugging Face, two micro-batches"] = accumulated
+
+
+def lightning(context: Context, *, manual: bool = False) -> None:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+            self.automatic_optimization = not manual
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = self.inner(batch["x"]).square().mean()
+            if not manual:
+                return loss
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            return None
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    callbacks = []
+    if context.is_watched:
+        from sonde.integrations.lightning import SondeCallback
+
+        callbacks.append(SondeCallback(context.folder / "run"))
+    module = Module()
+    context.hashed.append(module)
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks,
+    )
+    trainer.fit(module, DataLoader(Rows(context), 4, shuffle=True))
+
+
+HOSTS["Lightning"] = lightning
+HOSTS["Lightning, manual optimization"] = lambda context: lightning(context, manual=True)
+
+
+def accelerate(context: Context) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loader = DataLoader(Rows(context), 4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    recorder = context.record(model, optimizer)
+
+    def train_step(batch: dict[str, Tensor]) -> None:
+        loss = recorder.loss(model(batch["x"]).square().mean())
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for batch in loader:
+        recorder.step(train_step, batch)
+
+
+HOSTS["Accelerate"] = accelerate
