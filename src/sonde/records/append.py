@@ -36,8 +36,10 @@ GAP: Final = "GAP"
 
 _BRACE: Final = ord("{")
 _NUM_EMPTY: Final = len(b"{}\n")
-_WRITE_SECONDS: Final = 0.001
-"""Longer than the write of a line takes."""
+_STALLED_SECONDS: Final = 0.1
+"""Longer than a living process stays between the first and the last page of one write."""
+_LOOK_SECONDS: Final = 0.001
+"""Seconds between looks at a file whose last line may still be in the making."""
 _CHECK_SECONDS: Final = 1.0
 """Seconds between checks whether the file was deleted; a check costs a system call."""
 _RETRY_SECONDS: Final = 0.1
@@ -176,11 +178,8 @@ class RecordFile:
         )
         descriptor = disk.open_file(self.path, flags, 0o644)
         try:
-            if _is_torn(descriptor):
-                # another process may be writing: its line becomes visible page by page
-                time.sleep(_WRITE_SECONDS)
-                if _is_torn(descriptor):
-                    disk.write_all(descriptor, b"\n")
+            if _stays_torn(descriptor):
+                disk.write_all(descriptor, b"\n")
             identity = _identity(os.fstat(descriptor))
             if self._is_ours():
                 # The number stays the same: a thread about to write to it must not hit another
@@ -301,3 +300,22 @@ def _is_torn(descriptor: int) -> bool:
         return os.pread(descriptor, 1, size - 1) != b"\n"
     os.lseek(descriptor, size - 1, os.SEEK_SET)  # Windows; appending ignores the position
     return os.read(descriptor, 1) != b"\n"
+
+
+def _stays_torn(descriptor: int) -> bool:
+    """Return whether a file ends in part of a line that nobody is completing.
+
+    Another process may be writing: its line becomes visible page by page. As long as the file
+    grows, somebody does.
+    """
+    size = os.fstat(descriptor).st_size
+    deadline = monotonic() + _STALLED_SECONDS
+    while _is_torn(descriptor):
+        if monotonic() >= deadline:
+            return True
+        time.sleep(_LOOK_SECONDS)
+        size_now = os.fstat(descriptor).st_size
+        if size_now != size:
+            size = size_now
+            deadline = monotonic() + _STALLED_SECONDS
+    return False
