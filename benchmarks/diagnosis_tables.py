@@ -86,7 +86,7 @@ def print_fit(outcomes: Sequence[Outcome]) -> None:
     made to rise.
     """
     known = [outcome for outcome in outcomes if outcome["what"] != "missing"]
-    for family in CONFIDENCES:
+    for family in CONFIDENCES["replay"]:
         chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
         points = [(0.0, 0.0)]
         for low, high in pairwise(_EDGES):

@@ -255,8 +255,8 @@ def overflow(site: Site) -> Planted:
     # the numbers have grown, and half precision holds them still: something is odd, and no overflow
     if not bad:
         neighbours = frozenset({"not_known", "nothing_wrong"})
-        return Planted(cause="precision_overflow", step=step, how="none", neighbours=neighbours)
-    return Planted(cause="precision_overflow", step=bad[0], modules=frozenset({f"{name}.inner"}))
+        return Planted(cause="overflow", step=step, how="none", neighbours=neighbours)
+    return Planted(cause="overflow", step=bad[0], modules=frozenset({f"{name}.inner"}))
 
 
 def _overflowing(site: Site) -> tuple[int, str, float]:

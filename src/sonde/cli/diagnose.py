@@ -15,8 +15,16 @@ from rich.text import Text
 
 from sonde.cli.flags import Moved, Script, command_of
 from sonde.cli.terminal import needs, picked, print_indented, print_rows, tell
+from sonde.forensics.case import steps_in_question, steps_that_stand_out
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
-from sonde.forensics.verdict import Cause, Verdict, write_verdict
+from sonde.forensics.verdict import (
+    Cause,
+    Verdict,
+    is_about_another,
+    read_verdict,
+    read_verdict_history,
+    write_verdict,
+)
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
@@ -24,6 +32,7 @@ from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
 _NUM_SUSPECTS: Final = 3
+_NUM_STEPS: Final = 3
 _SURE: Final = 0.8
 _LIKELY: Final = 0.5
 
@@ -52,8 +61,7 @@ def diagnose(
     command
         The command that runs your training script, after `--`.
     step
-        The update to diagnose (default: the newest recorded spike that can be replayed, or else the
-            step whose loss stands out most).
+        The step to diagnose (default: the newest recorded event that can be replayed).
     recipe
         MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called.
     trust_recipe
@@ -61,6 +69,9 @@ def diagnose(
     json
         Print one JSON document instead of text.
     """
+    if step is None and not steps_in_question(run):
+        _tell_no_event(run, json=json)
+        return
     options = ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe)
     started = command_of(run, command, script, options)
     if started is not None:
@@ -73,7 +84,41 @@ def diagnose(
             verdict = find(run, step, options=options)
         write_verdict(run, verdict)
     path = RunLayout(run).verdict(verdict.step)
-    tell(dataclasses.asdict(verdict), lambda console: _show(console, verdict, path), json=json)
+    holds = read_verdict(run, verdict.step)
+    document = {**dataclasses.asdict(holds), "newest": dataclasses.asdict(verdict)}
+    tell(document, lambda console: _show(console, holds, verdict, path), json=json)
+
+
+def _tell_no_event(run: Path, *, json: bool) -> None:
+    """Say that nothing was recorded to diagnose, and which steps one may ask for."""
+    far = steps_that_stand_out(run, _NUM_STEPS)
+    undone = [verdict for verdict in read_verdict_history(run) if verdict.names_a_cause]
+    document = {
+        "events": [],
+        "stand_out": [{"step": number, "deviations": z} for number, z in far],
+        "superseded": [dataclasses.asdict(verdict) for verdict in undone],
+    }
+
+    def show(console: Console) -> None:
+        console.print("no event was recorded in the run as it stands, so there is nothing to say")
+        for verdict in undone[:_NUM_STEPS]:
+            first = verdict.causes[0]
+            console.print(
+                Text(
+                    f"  step {verdict.step}, since undone: {first.title} {first.confidence:.0%}"
+                    f" (`sonde diagnose {run} --step {verdict.step}`)"
+                )
+            )
+        if far:
+            steps = ", ".join(f"{number} ({z:+.1f} deviations)" for number, z in far)
+            console.print(Text(f"losses farthest above those before them: step {steps}"))
+            console.print(
+                Text(f"to look at one all the same: sonde diagnose {run} --step {far[0][0]}")
+            )
+        console.print("a mistake that is there from the first step makes no event:")
+        console.print("  `sonde check -- python train.py` looks for those")
+
+    tell(document, show, json=json)
 
 
 def _diagnosed_by_script(
@@ -86,9 +131,18 @@ def _diagnosed_by_script(
     return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
 
-def _show(console: Console, verdict: Verdict, path: Path) -> None:
+def _show(console: Console, verdict: Verdict, newest: Verdict, path: Path) -> None:
+    """Show the verdict that holds, and the newest one where that is another."""
     first = verdict.causes[0]
     console.print(Text(f"step {verdict.step} of {verdict.run_id}", style="bold"))
+    if verdict != newest:
+        again = newest.causes[0]
+        undone = "a verdict from before stays: it is stronger"
+        if is_about_another(verdict, newest):
+            undone = "this is the verdict on the step as it was before it was undone"
+        console.print(Text(undone, style="dim"))
+        asked = f"asked again, of the step as it stands: {again.title} {again.confidence:.0%}"
+        console.print(Text(asked, style="dim"))
     console.print(Text(first.title, style=_style(first.confidence)))
     for number, cause in enumerate(verdict.causes[:_NUM_CAUSES], 1):
         _show_cause(console, number, cause)
@@ -157,8 +211,7 @@ def rollback(
         A step of a recorded spike, or a step that `sonde diagnose` has a verdict for.
     worst
         Skip this many samples with the largest share of the step's loss (default: the samples that
-            the verdict blames,
-        or all samples of the step if there is no verdict).
+            the verdict blames with a confidence of at least 70 %).
     apply
         Write the skip list and move later checkpoints aside. Nothing is deleted.
     json

@@ -31,16 +31,33 @@ LIMIT_Z: Final = 4.5
 
 
 def steps_in_question(run: Path) -> list[int]:
-    """Return the first steps of the recorded events, loss events first, newest first; empty if
-    nothing was recorded.
+    """Return the steps of the recorded events: where the loss began to stand out, then the
+    gradients, then single samples; newest first in each. Empty if nothing was recorded.
     """
-    spikes = _current(read_spikes(run), read_steps(run).by_number).spikes
-    found = sorted((spike.event.metric == "loss", spike.event.first_step) for spike in spikes)
-    return [step for _, step in reversed(found)]
+    log = _current(read_spikes(run), read_steps(run).by_number)
+    found = {spike.event.first_step: spike.event.metric == "loss" for spike in log.spikes}
+    ordered = sorted(found, key=lambda step: (found[step], step), reverse=True)
+    samples = {sample.step for sample in log.samples if sample.step is not None}
+    return [*ordered, *sorted(samples - found.keys(), reverse=True)]
 
 
-def open_case(run: Path, step: int | None = None) -> "Case":
-    """Open the case of `step`, or of the step whose loss stands out most."""
+def steps_that_stand_out(run: Path, num: int) -> list[tuple[int, float]]:
+    """Return the steps whose losses are farthest above those before them, farthest first, and how
+    many deviations that is.
+    """
+    steps = read_steps(run).by_number
+    numbers = list(steps)
+    found = []
+    for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):
+        before = Spread([steps[number].loss for number in numbers[max(0, place - WINDOW) : place]])
+        loss = steps[numbers[place]].loss
+        found.append((numbers[place], before.z(loss) if math.isfinite(loss) else math.inf))
+    known = [(step, z) for step, z in found if not math.isnan(z)]
+    return sorted(known, key=lambda step_and_z: -step_and_z[1])[:num]
+
+
+def open_case(run: Path, step: int) -> "Case":
+    """Open the case of a step."""
     manifest = read_manifest(run)
     steps = read_steps(run).by_number
     log = _current(read_spikes(run), steps)
@@ -50,9 +67,7 @@ def open_case(run: Path, step: int | None = None) -> "Case":
             cause="only sonde's trainer and a Recorder record what every step did",
             hint="watch the training with one of them (docs/any-loop.md)",
         )
-    if step is None:
-        step = _worst_step(steps)
-    elif step not in steps:
+    if step not in steps:
         first = min(steps)
         last = max(steps)
         raise SettingError(
@@ -115,6 +130,18 @@ class Case:
     def is_event(self) -> bool:
         """Whether the step is part of a recorded event, of the loss or of the gradient."""
         return self.spike is not None
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing was recorded that sets the step apart: no event, no loss far above
+        normal, no sample that stood out, no skipped update.
+        """
+        return not (self.is_event or self.is_loss_unusual or self.is_skipped or self.has_outliers)
+
+    @property
+    def has_outliers(self) -> bool:
+        """Whether samples of the step stood out although its loss did not."""
+        return any(event.step == self.step for event in self.log.samples)
 
     @property
     def is_skipped(self) -> bool:
@@ -190,17 +217,3 @@ def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[St
         record for record in made if not any(first <= record.step <= last for first, last in spans)
     ]
     return tuple(calm[-WINDOW:])
-
-
-def _worst_step(steps: Mapping[int, StepRecord]) -> int:
-    numbers = list(steps)
-    best = numbers[-1]
-    best_z = -math.inf
-    for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):
-        before = Spread([steps[number].loss for number in numbers[max(0, place - WINDOW) : place]])
-        loss = steps[numbers[place]].loss
-        z = before.z(loss) if math.isfinite(loss) else math.inf
-        if z > best_z:
-            best = numbers[place]
-            best_z = z
-    return best

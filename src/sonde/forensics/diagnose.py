@@ -1,12 +1,11 @@
 """Diagnose a spike: run experiments by replay, let each cause judge them, and return a ranked
 verdict.
 
-    verdict = diagnose(Path("runs/a"))              # the newest event that can be replayed, or the
-                                                    # step that stands out most
+    verdict = diagnose(Path("runs/a"))              # the newest event that can be replayed
     verdict.causes[0].cause                          # "garbled_text"
 
-Each cause (causes/) is asked for what speaks for it, and `Evidence` runs the experiments they need,
-each once. This module only ranks the answers. If the step is like those around it, the verdict says
+Each cause (causes/) is asked for what speaks for it (judge.py), and `Evidence` runs the experiments
+they need, each once. If the step is like those around it, the verdict says
 that nothing is wrong; if the evidence points to no cause, the verdict says so.
 
 Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is
@@ -18,25 +17,18 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.case import open_case, steps_in_question
-from sonde.forensics.causes import rules
-from sonde.forensics.causes.cause_rule import Need, confidence_of
 from sonde.forensics.changes import data_change
 from sonde.forensics.evidence import Evidence, describe_gradients
+from sonde.forensics.judge import judge_replay
 from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Seams
 from sonde.forensics.tensor_test import note_state
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, Verdict
+from sonde.forensics.verdict import NOTHING, Cause, Experiment, Verdict
 from sonde.records.replay_order import ReplayOptions
-
-_LAST: Final = (UNKNOWN, NOTHING)
-"""These come last in the list, and get the confidence that the other causes leave."""
-_LEAST: Final = 0.02
-"""Causes with a lower confidence are not listed."""
 
 
 def diagnose(
@@ -55,37 +47,30 @@ def diagnose(
     started = time.monotonic()
     run = Path(run)
     opened = partial(open_evidence, run, options=options, seams=seams)
-    verdict = conclude(
-        _newest(run, opened, is_ours=seams is None) if step is None else opened(step)
-    )
+    verdict = conclude(_newest(run, opened) if step is None else opened(step))
     return replace(verdict, seconds=time.monotonic() - started)
 
 
-def _newest(run: Path, opened: Callable[[int], Evidence], *, is_ours: bool) -> Evidence:
-    """Return the evidence about the newest event that can be replayed, or about the step that
-    stands out most.
-    """
+def _newest(run: Path, opened: Callable[[int], Evidence]) -> Evidence:
+    """Return the evidence about the newest event that can be replayed."""
     events = steps_in_question(run)
+    if not events:
+        raise SettingError(
+            f"{run} recorded no event, so there is nothing to diagnose",
+            hint="name a step to look at it all the same: `--step N`",
+        )
     reasons = list[SondeError]()
-    for step in events or [open_case(run).step]:
+    for step in events:
         try:
             found = opened(step)
             if found.is_replayed:
                 found.lab.replay.batches(step)
         except SondeError as error:
-            if not events and is_ours:
-                # every step of sonde's own trainer can be replayed, so something else is wrong
-                raise
             reasons.append(error)
         else:
             return found
-    sentence = (
-        f"none of the {len(events)} events of {run} can be made again"
-        if events
-        else f"{run} recorded no event"
-    )
     raise SettingError(
-        f"{sentence}: there is nothing to diagnose",
+        f"none of the {len(events)} events of {run} can be replayed",
         cause=reasons[0].message,
         hint="name a step whose batch and state were kept: `--step N`",
     )
@@ -113,9 +98,11 @@ def conclude(evidence: Evidence) -> Verdict:
     verdict = Verdict(
         run_id=case.manifest.run_id,
         step=case.step,
-        causes=tuple(_ranked(evidence)),
+        causes=tuple(_asked(evidence)),
         event=None if case.spike is None else asdict(case.spike.event),
         time=time.time(),
+        place="replay",
+        loss=case.record.loss,
     )
     if not evidence.is_replayed:
         done = "the run was to be built again"
@@ -134,33 +121,15 @@ def conclude(evidence: Evidence) -> Verdict:
     return replace(verdict, experiments=experiments, replay=evidence.made.result, modules=modules)
 
 
-def _ranked(evidence: Evidence) -> list[Cause]:
-    """Return the causes with supporting evidence, by confidence."""
+def _asked(evidence: Evidence) -> list[Cause]:
+    """Ask every cause, after the experiments that every verdict shows."""
     case = evidence.case
     if evidence.is_replayed:
         _ = evidence.made  # always the first experiment
     if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
         note_state(evidence.lab)
-        told = describe_gradients(evidence)
-        if told:
+        sentences = describe_gradients(evidence)
+        if sentences:
             done = f"step {case.step} and another batch, with every module watched"
-            evidence.lab.note("where are the gradients large?", done, "; ".join(told))
-    found = list[Cause]()
-    left = 1.0
-    for name, rule in rules().items():
-        if name in _LAST:
-            left = 1 - max((one.confidence for one in found if one.cause not in _LAST), default=0.0)
-        finding = rule.judge(evidence) if _has(evidence, rule.needs) else None
-        if finding is not None:
-            confidence = confidence_of(rule.family, finding.score) * left
-            found.append(rule.cause(name, finding, confidence, case.step))
-    kept = [one for one in found if one.confidence >= _LEAST]
-    return sorted(kept or found, key=lambda one: -one.confidence)
-
-
-def _has(evidence: Evidence, need: Need) -> bool:
-    if need == "records" or not evidence.is_replayed:
-        return need == "records"
-    return need == "replay" or (
-        evidence.corpus is not None and (need == "text" or evidence.has_sources)
-    )
+            evidence.lab.note("where are the gradients large?", done, "; ".join(sentences))
+    return judge_replay(evidence)

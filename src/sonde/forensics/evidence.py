@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any, Final, TypeVar
 
 from sonde.errors import SondeError
+from sonde.forensics.broken_numbers import BrokenNumbers, from_modules
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
@@ -126,6 +127,19 @@ class Evidence:
             if self._rise > _FAR_WORSE or not self._rise > 0
             else _WORSE_STATE_WEIGHT
         )
+
+    @cached_property
+    def broken(self) -> BrokenNumbers | None:
+        """Where the numbers of the step stopped being finite; None if they did not."""
+        norm = self.made.grad_norm
+        replayed = self.made.result.replayed_loss
+        if math.isfinite(replayed) and (norm is None or math.isfinite(norm)):
+            return None
+        precision = self.lab.replay.seams.updater.precision
+        is_finite = None
+        if precision != "float32":
+            is_finite = math.isfinite(self.lab.in_float32())
+        return from_modules(self.made.modules, precision, is_finite)
 
     @cached_property
     def recent_changes(self) -> list[StartChange]:

@@ -26,6 +26,7 @@ from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.history import changed_settings, settings_at
 from sonde.forensics.verdict import (
     NOTHING,
+    SURE,
     UNKNOWN,
     Verdict,
     blamed_samples,
@@ -107,8 +108,8 @@ def plan_rollback(
     """Plan how to get past a step. `data` is the current location of the run's data, if it was
     moved.
 
-    The skipped samples are those that the verdict names, or the `worst` few of the spike, or all of
-    its batch; none if the verdict blames something else.
+    The skipped samples are those that the verdict names with enough confidence, or the `worst` few
+    of the spike if that is asked for; otherwise none.
     """
     manifest = read_manifest(run)
     verdict = read_verdict(run, step) if RunLayout(run).verdict(step).exists() else None
@@ -203,8 +204,10 @@ def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
 def _samples(
     run: Path, step: int, verdict: Verdict | None, worst: int | None
 ) -> tuple[SkipList, str]:
-    if verdict is None or worst is not None:
+    if worst is not None:
         return samples_of_step(run, step, worst=worst)
+    if verdict is None:
+        return SkipList(), f"nothing says that samples of step {step} are to blame"
     first = verdict.causes[0]
     if first.cause in (NOTHING, UNKNOWN):
         raise RunError(
@@ -214,9 +217,13 @@ def _samples(
         )
     if not blames_samples(first):
         return SkipList(), f"no sample is to blame: {first.title}"
-    return blamed_samples(verdict), f"step {step} of {verdict.run_id}: {first.title}".replace(
-        "\n", " "
-    )
+    if first.confidence < SURE:
+        return SkipList(), (
+            f"the verdict blames samples with a confidence of {first.confidence:.0%} only, which is"
+            " not enough to leave them out"
+        )
+    reason = f"step {step} of {verdict.run_id}: {first.title}"
+    return blamed_samples(verdict), reason.replace("\n", " ")
 
 
 def _settings(

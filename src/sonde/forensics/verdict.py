@@ -1,11 +1,13 @@
 """The result of a diagnosis of one step: causes by confidence, with evidence and advice; as text
 and as a file.
 
-The file is `forensics/verdict-{step}.json` in the run (docs/formats/verdict.md). Reading and
-writing it needs no torch, so reports can be made on a machine that never trained.
+The verdict on a step that holds now is `forensics/verdict-{step}.json` in the run; every one that
+was ever reached is a line of `forensics/verdicts.jsonl` (docs/formats/verdict.md). Reading and
+writing them needs no torch, so reports can be made on a machine that never trained.
 """
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,14 +18,16 @@ import msgspec
 from sonde.data.skip_list import SkipList
 from sonde.errors import DamagedFile, RunError
 from sonde.records import disk
+from sonde.records.append import RecordFile
 from sonde.records.files import read_small, write_file
 from sonde.records.layout import RunLayout
+from sonde.records.reader import read_records
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 
-SURE: Final = 0.5
-"""The samples of further causes are skipped too if the verdict has at least this confidence in
-them.
+SURE: Final = 0.7
+"""With at least this confidence in a cause, its advice is to act. Below it, samples are not
+skipped, and the advice is what to look at.
 """
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
@@ -156,16 +160,74 @@ class Verdict:
     """When the diagnosis was made, in seconds since the epoch."""
     seconds: float = 0.0
     """How long the diagnosis took, in seconds."""
+    place: str = ""
+    """Where its evidence comes from: `scene` or `replay`; empty in older verdicts."""
+    loss: float | None = None
+    """The recorded loss of the step that it speaks of: after a rollback or restart, a step of the
+    same number has another.
+    """
+
+    @property
+    def names_a_cause(self) -> bool:
+        """Whether it says more than "not known" or "nothing wrong"."""
+        return self.causes[0].cause not in (NOTHING, UNKNOWN)
 
 
 def write_verdict(run: str | Path, verdict: Verdict) -> Path:
-    """Write a verdict into its run, replacing an older one about the same step, and return its
-    path.
+    """Add a verdict to the history of its run, and return the path of the verdict on its step that
+    holds now: this one, unless an earlier one is stronger.
     """
-    path = RunLayout(Path(run)).verdict(verdict.step)
+    layout = RunLayout(Path(run))
+    path = layout.verdict(verdict.step)
     disk.make_directories(path.parent)
-    write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
+    document = {"format": FORMAT, "version": VERSION, **asdict(verdict)}
+    with RecordFile(layout.verdict_history, gaps=False) as history:
+        history.append(document)
+    before = None
+    with contextlib.suppress(RunError, DamagedFile):
+        before = read_verdict(run, verdict.step)
+    if before is None or not _stays(before, verdict):
+        write_file(path, seal(encode(document)))
     return path
+
+
+def _stays(before: Verdict, now: Verdict) -> bool:
+    """Return whether an earlier verdict on a step holds, although there is a newer one.
+
+    A weaker verdict does not replace a stronger one. A step that was made again after a rollback
+    is another step: what is found there replaces the old verdict only if it names a cause too.
+    """
+    if not before.names_a_cause:
+        return False
+    if not now.names_a_cause:
+        return True
+    if is_about_another(before, now):
+        return False
+    return before.causes[0].confidence > now.causes[0].confidence
+
+
+def is_about_another(before: Verdict, now: Verdict) -> bool:
+    """Return whether two verdicts on a step speak of different executions of it."""
+    if before.loss is None or now.loss is None:
+        return False
+    both_nan = math.isnan(before.loss) and math.isnan(now.loss)
+    return before.loss != now.loss and not both_nan
+
+
+def read_verdict_history(run: str | Path, step: int | None = None) -> list[Verdict]:
+    """Return every verdict of a run, or those on one step, newest first. Lines that cannot be read
+    are left out.
+    """
+    path = RunLayout(Path(run)).verdict_history
+    if not path.exists():
+        return []
+    found = []
+    for record in read_records(path):
+        with contextlib.suppress(msgspec.ValidationError, ValueError):
+            verdict = msgspec.convert(record, Verdict)
+            if verdict.causes and (step is None or verdict.step == step):
+                found.append(verdict)
+    return found[::-1]
 
 
 def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
@@ -210,12 +272,15 @@ def read_verdict(run: str | Path, step: int) -> Verdict:
 
 
 def blamed_samples(verdict: Verdict) -> SkipList:
-    """Return the samples named by the verdict's first cause and by other causes with high
-    confidence; empty if samples are not to blame.
+    """Return the samples named by the verdict's causes that are sure enough to act on; empty if
+    samples are not to blame, or on a guess.
     """
     numbers: dict[str, list[int]] = {}
-    for cause in verdict.causes if blames_samples(verdict.causes[0]) else ():
-        if cause is verdict.causes[0] or (blames_samples(cause) and cause.confidence >= SURE):
+    first = verdict.causes[0]
+    if not blames_samples(first):
+        return SkipList(numbers)
+    for cause in verdict.causes:
+        if blames_samples(cause) and cause.confidence >= SURE:
             for suspect in cause.suspects:
                 numbers.setdefault(suspect.dataset, []).append(suspect.sample)
     return SkipList(numbers)

@@ -5,7 +5,8 @@ explanation.
                                   these samples
     state or machine              roll back and continue unchanged: it will not happen again. If it
                                   does: as not known
-    not known, or not sure        roll back and continue without the batch
+    not known, or not sure        roll back and continue unchanged: no data is removed on a guess.
+                                  If it comes back: roll back and continue without the batch
     the rate or another setting   end the run with the advice; the rate may be halved for some
                                   updates, if allowed
 
@@ -235,8 +236,11 @@ def _wanted(
 ) -> Act:
     """Return the action that the verdict calls for, regardless of the limits."""
     first = sure_cause(verdict)
+    came_back = any(one.kind == "go back" and _is_again(act.call, one, heal) for one in past)
     if verdict is None or first is None:
-        return _without_batch(act, scene, "the cause is not known")
+        if came_back:
+            return _without_batch(act, scene, "it came back, and the cause is not known")
+        return replace(act, kind="go back", why="the cause is not sure, so no sample is left out")
     if first.blames == "setting":
         return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
@@ -250,7 +254,7 @@ def _wanted(
     if any(new.values()):
         skip = {name: numbers for name, numbers in new.items() if numbers}
         return replace(act, kind="skip samples", why="the verdict blames these samples", skip=skip)
-    if len(blamed) or any(one.kind == "go back" and _is_again(act.call, one, heal) for one in past):
+    if len(blamed) or came_back:
         return _without_batch(
             act, scene, "it came back, so what the verdict says does not explain it"
         )

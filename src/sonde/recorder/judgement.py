@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +17,15 @@ import torch
 
 from sonde import ranks
 from sonde.errors import TrainingStopped
-from sonde.forensics.verdict import Cause, Verdict, write_verdict
+from sonde.forensics.judge import judge_scene
+from sonde.forensics.scene_evidence import SceneEvidence
+from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.log.device import Copy
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.numbers import Table, exchange, read_numbers
 from sonde.recorder.scene import Scene
-from sonde.recorder.scene_verdict import experiments, judge, judge_rows
 from sonde.recorder.training import Training
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
@@ -214,24 +215,17 @@ class Judgement:
             self._keeper.keep_state(update.step - 1, before=update)
         if not self._options.scene_seconds:
             return
-        normal = event.baseline if event.metric == "loss" else math.nan
-        facts = scene.investigate(update, list(self._recent), normal)
+        found = scene.investigate(update, list(self._recent), event)
         if scene.rows:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]
-            entry.token_losses = [row.losses for row in scene.rows]
-            entry.token_counts = [len(row.losses) for row in scene.rows]
+            if scene.has_tokens:
+                entry.token_losses = [row.losses for row in scene.rows]
+                entry.token_counts = [len(row.losses) for row in scene.rows]
         if ranks.rank() == 0:
             metric = event.metric.replace("_", " ")
             jump = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
-            self._write_verdict(
-                jump,
-                facts.step,
-                judge(facts),
-                started,
-                experiments=tuple(experiments(facts)),
-                event=asdict(event),
-            )
+            self._write_verdict(jump, update, found, started, event=asdict(event))
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
         """Read outlying samples and write a first verdict on them. Each rank does this for its
@@ -248,21 +242,35 @@ class Judgement:
                 f"a sample's loss is {rows[0].loss:.4g}, samples of its length have"
                 f" {found.expected[0]:.4g}"
             )
-            causes = judge_rows(found.step, rows, found.expected, found.z)
-            self._write_verdict(jump, found.step, causes, started)
+            evidence = SceneEvidence(
+                step=found.step,
+                metric="sample",
+                rows=rows,
+                row_expected=found.expected,
+                row_deviations=found.z,
+            )
+            self._write_verdict(jump, judged, evidence, started)
 
     def _write_verdict(
-        self, jump: str, step: int, causes: Sequence[Cause], started: float, **more: Any
+        self,
+        jump: str,
+        update: Update,
+        scene: SceneEvidence,
+        started: float,
+        event: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a verdict into the run and log it in one line."""
+        """Judge a scene, write the verdict into the run and log it in one line."""
         now = time.time()
         verdict = Verdict(
-            step=step,
-            causes=tuple(causes),
+            step=update.step,
+            causes=tuple(judge_scene(scene)),
+            experiments=tuple(scene.experiments()),
             run_id=self._run.manifest.run_id,
+            event=event,
             time=now,
             seconds=now - started,
-            **more,
+            place="scene",
+            loss=update.loss,
         )
         root = self._run.layout.root
         path = self._run.directory / write_verdict(root, verdict).relative_to(root)
@@ -270,7 +278,9 @@ class Judgement:
         cause = first.title
         if first.suspects and first.suspects[0].text:
             cause = f"{cause.removesuffix('.')}: {first.suspects[0].text[:80]!r}"
-        _logger.warning("step %d: %s. %s (%.1f s; %s)", step, jump, cause, verdict.seconds, path)
+        _logger.warning(
+            "step %d: %s. %s (%.1f s; %s)", update.step, jump, cause, verdict.seconds, path
+        )
 
 
 def _what_jumped(update: Update) -> str:

@@ -1,6 +1,6 @@
 """Options of the recorder: what it watches, what it keeps, and what an event may cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -32,6 +32,12 @@ class RecorderOptions:
 
     It is called at a scene and in a replay, and is needed only for models whose loss is a fused
     kernel: `F.cross_entropy` is observed without it.
+    """
+    rows: Callable[[Any, Sequence[int]], Any] | None = None
+    """A function that returns a batch with some of its rows: (batch, rows to keep).
+
+    It says what a row is where the tensors do not, such as pairs that stand in two halves of a
+    batch. It is called at a scene and in a replay, if the loss does not show its rows.
     """
     log_every: Count = 10
     """Write a log record every this many steps; 0 disables it. Every step is recorded in any

@@ -2,8 +2,10 @@
 jumped.
 
     1. the step's forward again, without anything watching: the same loss, to the bit
-    2. once more with the losses of single tokens recorded; the worst rows are read as text
+    2. once more with the losses of single tokens recorded; the worst rows are read as text. Where
+       the loss does not show its rows, they are run one by one (row_search.py)
     3. other batches of the last steps at the same weights, as many as fit into `scene_seconds`
+    4. if numbers are not finite: where they break (broken_step.py)
 
 If the first does not give the same loss to the bit, something changed that cannot be put back. Then
 nothing else is run, and nothing is run again in this run.
@@ -11,9 +13,7 @@ nothing else is run, and nothing is run again in this run.
 All ranks do the same, in the same order, and combine their results. A rank on which the look fails
 still joins the others.
 
-Data or state? The step's batch and others were run at the state before the step. If only this batch
-has a high loss, it is the data; if the others do too, higher than when they were trained on, it is
-the state. Replay and diagnosis can say more later, from older states.
+What was found is evidence (forensics/scene_evidence.py); the judge is the same as for a replay.
 """
 
 import logging
@@ -21,20 +21,25 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from sonde import ranks
+from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.forensics.case import same_bits
+from sonde.forensics.scene_evidence import SceneEvidence, SceneRow, finite
 from sonde.forensics.verdict import Suspect
-from sonde.recorder.batch_tree import token_rows
+from sonde.recorder.batch_tree import named_rows, token_rows
+from sonde.recorder.broken_step import find_broken
 from sonde.recorder.losses import RowLosses, mean_loss
+from sonde.recorder.row_values import odd_rows
 from sonde.recorder.training import Training
 from sonde.recorder.update import Update
+from sonde.spikes.detectors import Event
 from sonde.texts.languages import identify
 from sonde.texts.profile import profile_of
 from sonde.texts.signs import Sign, find_signs_of_all
@@ -55,42 +60,6 @@ _Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, fl
 _logger = logging.getLogger("sonde")
 
 
-class SuspectRow(NamedTuple):
-    """One row of the step's batch, of any rank."""
-
-    suspect: Suspect
-    """The row as a suspect of a verdict, with the text around its worst tokens."""
-    tokens: tuple[tuple[str, float], ...]
-    """Its worst tokens with their losses."""
-    sign: Sign
-    """The clearest sign in its text; without a kind if there is none."""
-
-    @property
-    def loss(self) -> float:
-        """The mean loss over its tokens."""
-        return math.nan if self.suspect.loss is None else self.suspect.loss
-
-
-class SceneFacts(NamedTuple):
-    """What was found at the scene, over all ranks."""
-
-    step: int
-    own: float
-    """The loss of the step's batch when run again."""
-    is_exact: bool | None
-    """Whether that is bit-identical to the loss of the step; None if it could not be run again."""
-    normal: float
-    """The expected loss."""
-    others: Sequence[tuple[float, float]]
-    """Other batches: their loss when they were trained on, and at the current state."""
-    rows: Sequence[SuspectRow]
-    """Rows of the step's batch, worst first."""
-    row_losses: Sequence[float]
-    """The losses of all rows."""
-    rates: Sequence[tuple[int, float]]
-    """The learning rates of the last updates, that of the step last."""
-
-
 @dataclass
 class _Look:
     """What one rank finds."""
@@ -103,7 +72,11 @@ class _Look:
     """How long one forward pass takes."""
     others: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By step, as a key of JSON: the loss of another batch then and now."""
-    suspects: list[SuspectRow] = field(default_factory=list)
+    suspects: list[SceneRow] = field(default_factory=list)
+    row_losses: list[float] = field(default_factory=list)
+    row_weights: list[float] = field(default_factory=list)
+    row_problem: str = ""
+    broken: BrokenNumbers | None = None
     error: BaseException | None = None
 
 
@@ -114,6 +87,8 @@ class Scene:
         self._training = training
         self.rows: list[RowLosses] = []
         """The rows of the step on this rank, if known."""
+        self.has_tokens = True
+        """Whether the losses of these rows are known by token."""
         self.names: list[tuple[str, int]] = []
         """The names of those rows."""
 
@@ -124,16 +99,20 @@ class Scene:
                 target=identify, args=("Some words.",), name="sonde-languages", daemon=True
             ).start()
 
-    def investigate(self, update: Update, recent: Sequence[Update], normal: float) -> SceneFacts:
-        """Look into an update. Every rank must call this."""
+    def investigate(self, update: Update, recent: Sequence[Update], event: Event) -> SceneEvidence:
+        """Look into an update at which an event began. Every rank must call this."""
         self.rows = []
+        self.has_tokens = True
         look = _Look()
+        is_broken = not (math.isfinite(event.value) and math.isfinite(update.loss or 0.0))
         self._try(look, lambda: self._prepare_look(update, look))
         if not ranks.any_rank(not look.can_repeat):
             with self._training.standing_still():
                 self._try(look, lambda: self._run_own(update, look))
                 steps = self._shared_steps(update, recent, look)
                 self._try(look, lambda: self._run_others(recent, steps, look))
+                if is_broken:
+                    self._try(look, lambda: self._find_broken(update, look))
         if look.own is not None and not look.is_exact:
             self._training.is_repeatable = False
             _logger.warning(
@@ -148,16 +127,19 @@ class Scene:
                 "is_exact": look.is_exact,
                 "others": look.others,
                 "rows": msgspec.to_builtins(look.suspects),
-                "losses": [row.mean for row in self.rows],
+                "losses": look.row_losses,
+                "weights": look.row_weights,
+                "row_problem": look.row_problem,
+                "broken": None if look.broken is None else asdict(look.broken),
             }
         )
         if look.error is not None:
             raise look.error
-        return _merged(update, recent, normal, found)
+        return _merged(update, recent, event, found)
 
     def read_rows(
         self, update: Update, recent: Sequence[Update], rows: Sequence[int]
-    ) -> list[SuspectRow]:
+    ) -> list[SceneRow]:
         """Read outlying rows of an update as text. Nothing is run again, and no other rank is
         involved.
         """
@@ -204,6 +186,43 @@ class Scene:
         for micro in update.micro:
             forward = partial(training.loss_again, micro)
             self.rows += training.rows_again(forward, micro.batch, micro.moment)
+        look.row_losses = [row.mean for row in self.rows]
+        look.row_weights = [float(len(row.losses)) for row in self.rows]
+        if not self.rows:
+            self._search_rows(update, look)
+
+    def _search_rows(self, update: Update, look: _Look) -> None:
+        """Find the losses of the rows by running them one by one, if time allows."""
+        num_rows = sum(micro.num_rows for micro in update.micro)
+        if num_rows * look.seconds > self._training.options.scene_seconds:
+            look.row_problem = f"running its {num_rows} rows one by one would take too long"
+            return
+        loss_from = "told" if update.micro[0].losses else "returned"
+        for micro in update.micro:
+            whole = mean_loss(micro.seen_losses())
+            assert whole is not None  # the step was run again, so it has a loss
+            search = self._training.losses_of_parts(
+                micro.batch, micro.last, micro.moment, loss_from, whole
+            )
+            if search.problem:
+                look.row_losses = []
+                look.row_weights = []
+                look.row_problem = search.problem
+                return
+            look.row_losses += search.losses
+            look.row_weights += search.weights
+        self.rows = [RowLosses([loss], []) for loss in look.row_losses]
+        self.has_tokens = False
+
+    def _find_broken(self, update: Update, look: _Look) -> None:
+        """Find where the numbers of the update stop being finite."""
+        for micro in update.micro:
+            look.broken = find_broken(self._training, micro)
+            if look.broken is not None:
+                break
+        if look.broken is not None and look.row_losses:
+            bad = [row for row, loss in enumerate(look.row_losses) if not math.isfinite(loss)]
+            look.broken = replace(look.broken, loss_rows=tuple(bad))
 
     def _shared_steps(self, update: Update, recent: Sequence[Update], look: _Look) -> list[int]:
         """Return the steps whose batches are run at the current state: the same on every rank."""
@@ -240,21 +259,30 @@ class Scene:
     def _read_rows(self, recent: Sequence[Update], update: Update, look: _Look) -> None:
         """Read the worst rows of this rank: the text around their worst tokens, and its sign."""
         order = sorted(range(len(self.rows)), key=lambda row: -finite(self.rows[row].mean))
+        inputs = [tokens for micro in update.micro for tokens in token_rows(micro.batch)]
         found: list[_Found] = []
         for row in order[:_NUM_ROWS]:
-            losses, targets = self.rows[row]
-            ranked = sorted(range(len(losses)), key=lambda at: -finite(losses[at]))
-            tokens = tuple(
-                (self._text([targets[at]]) or str(targets[at]), losses[at])
-                for at in ranked[:_NUM_TOKENS]
-            )
             name = self.names[row] if row < len(self.names) else ("", -1)
-            found.append((name, self.rows[row].mean, _around_worst(self.rows[row]), tokens))
+            to_read = inputs[row][:_WINDOW] if row < len(inputs) else []
+            worst: tuple[tuple[str, float], ...] = ()
+            if self.has_tokens:
+                to_read = _around_worst(self.rows[row])
+                worst = self._worst_tokens(self.rows[row])
+            found.append((name, self.rows[row].mean, to_read, worst))
         look.suspects = self._suspects(recent, update, found)
+
+    def _worst_tokens(self, row: RowLosses) -> tuple[tuple[str, float], ...]:
+        """Return the tokens of a row with the highest losses, as text."""
+        losses, targets = row
+        ranked = sorted(range(len(losses)), key=lambda at: -finite(losses[at]))
+        return tuple(
+            (self._text([targets[at]]) or str(targets[at]), losses[at])
+            for at in ranked[:_NUM_TOKENS]
+        )
 
     def _suspects(
         self, recent: Sequence[Update], update: Update, found: Sequence[_Found]
-    ) -> list[SuspectRow]:
+    ) -> list[SceneRow]:
         """Return rows with their text and its clearest sign, compared with the rows of earlier
         batches.
         """
@@ -265,6 +293,7 @@ class Scene:
                     if micro.is_unchanged():
                         rows_before += [row[:_WINDOW] for row in token_rows(micro.batch)]
         usual = [self._text(row) for row in rows_before[-_NUM_TEXTS:]]
+        oddities = self._oddities(recent, update)
         parts = [part for _, _, part, _ in found]
         texts = [self._text(part) for part in parts]
         signs: list[list[Sign]] = [[] for _ in found]
@@ -279,8 +308,26 @@ class Scene:
                 loss=loss,
                 text=text[:_MAX_TEXT],
             )
-            rows.append(SuspectRow(suspect, tokens, of_row[0] if of_row else Sign("", 0.0)))
+            sign = of_row[0] if of_row else Sign("", 0.0)
+            rows.append(SceneRow(suspect, tokens, sign, oddities.get(name, "")))
         return rows
+
+    def _oddities(self, recent: Sequence[Update], update: Update) -> dict[tuple[str, int], str]:
+        """Return what is odd about the values of rows, by the name of the row."""
+        before = [
+            micro.batch
+            for other in recent
+            if other.step < update.step
+            for micro in other.micro
+            if micro.is_unchanged()
+        ]
+        found: dict[tuple[str, int], str] = {}
+        for micro in update.micro:
+            names = named_rows(micro.names, micro.batch)
+            for row, oddity in odd_rows(micro.batch, before).items():
+                if row < len(names):
+                    found[names[row]] = oddity
+        return found
 
     def _text(self, tokens: list[int]) -> str:
         if self._training.decode is None:
@@ -293,26 +340,41 @@ class Scene:
 
 
 def _merged(
-    update: Update, recent: Sequence[Update], normal: float, found: list[Any]
-) -> SceneFacts:
+    update: Update, recent: Sequence[Update], event: Event, found: list[Any]
+) -> SceneEvidence:
+    """Return what all ranks found together."""
     owns = [rank["own"] for rank in found if rank["own"] is not None]
     is_known = len(owns) == len(found)
-    rows = msgspec.convert([row for rank in found for row in rank["rows"]], list[SuspectRow])
+    rows = msgspec.convert([row for rank in found for row in rank["rows"]], list[SceneRow])
     others = []
     for step in found[0]["others"]:
         if all(step in rank["others"] for rank in found):
             then, now = zip(*(rank["others"][step] for rank in found), strict=True)
             others.append((sum(then) / len(found), sum(now) / len(found)))
-    return SceneFacts(
+    broken = [number for number, rank in enumerate(found) if rank["broken"] is not None]
+    are_rows_known = all(rank["losses"] for rank in found)
+    return SceneEvidence(
         step=update.step,
+        metric=event.metric,
         own=sum(owns) / len(owns) if is_known else math.nan,
         is_exact=all(rank["is_exact"] for rank in found) if is_known else None,
-        normal=normal,
+        normal=event.baseline if event.metric == "loss" else math.nan,
         others=others,
         rows=sorted(rows, key=lambda row: -finite(row.loss)),
-        row_losses=[loss for rank in found for loss in rank["losses"]],
-        rates=[(other.step, other.lr) for other in recent],
+        row_losses=[loss for rank in found for loss in rank["losses"]] if are_rows_known else (),
+        row_weights=[weight for rank in found for weight in rank["weights"]],
+        row_problem=next((rank["row_problem"] for rank in found if rank["row_problem"]), ""),
+        rates=[*((other.step, other.lr) for other in recent), (update.step, update.lr)],
+        broken=_broken_of(found, broken),
     )
+
+
+def _broken_of(found: list[Any], broken: Sequence[int]) -> BrokenNumbers | None:
+    """Return where the numbers of the first rank that has such a place break."""
+    if not broken:
+        return None
+    first = msgspec.convert(found[broken[0]]["broken"], BrokenNumbers)
+    return replace(first, ranks=tuple(broken), world_size=len(found))
 
 
 def _around_worst(row: RowLosses) -> list[int]:
@@ -322,8 +384,3 @@ def _around_worst(row: RowLosses) -> list[int]:
     losses = [finite(loss) for loss in row.losses]
     start = int(np.convolve(losses, np.ones(_WINDOW), "valid").argmax())
     return row.targets[start : start + _WINDOW]
-
-
-def finite(loss: Any) -> float:
-    """Return a loss for sorting and calculations, with non-finite values as a very large number."""
-    return float(loss) if math.isfinite(loss) else 1e30

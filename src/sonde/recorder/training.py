@@ -12,8 +12,8 @@ parallel). Collecting them changes nothing. In a replay, a training is the sourc
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +31,7 @@ from sonde.recorder.losses import LossSeen, RowLosses, TokenLossCapture
 from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.put_back import standing_still, takes_from_iterators
+from sonde.recorder.row_search import RowSearch, find_row_losses
 from sonde.recorder.update import MicroBatch, noted
 from sonde.run import Run
 from sonde.train.determinism import generators
@@ -44,21 +45,24 @@ _logger = logging.getLogger("sonde")
 class UntilLoss(Observer):
     """Ends a step function that is run again as soon as its loss is known."""
 
-    def __init__(self, loss_from: str) -> None:
-        """`loss_from`: the loss is "told" by the user or "returned" by the model."""
+    def __init__(self, loss_from: str, *, keeps_graph: bool = False) -> None:
+        """`loss_from`: the loss is "told" by the user or "returned" by the model. With
+        `keeps_graph`, it is carried out as a tensor that backward can be called on.
+        """
         self._loss_from = loss_from
+        self._keeps_graph = keeps_graph
 
     def loss_reported(self, loss: Tensor) -> None:
         """Carry the loss out of the step function."""
         if self._loss_from == "told":
-            raise LossSeen(noted(loss))
+            raise LossSeen(loss if self._keeps_graph else noted(loss))
 
     def forward_ends(self, output: Any) -> None:
         """Carry the loss out of the step function."""
         if self._loss_from == "returned":
             loss = found_losses.loss_in(output)
             if loss is not None:
-                raise LossSeen(noted(loss))
+                raise LossSeen(loss if self._keeps_graph else noted(loss))
 
 
 class Training:
@@ -162,6 +166,60 @@ class Training:
         except LossSeen as seen:
             return float(seen.loss)
         return None
+
+    def loss_with_graph(self, micro: MicroBatch) -> Tensor | None:
+        """Repeat the forward pass of a micro-batch and return its loss as a tensor that backward
+        can be called on. Use it inside `standing_still`.
+        """
+        if self.step_function is not None:
+            loss_from = "told" if micro.losses else "returned"
+            observer = UntilLoss(loss_from, keeps_graph=True)
+            try:
+                with self.hooks.observed_by(observer), back_at(micro.moment, self.device_type):
+                    self.call(micro.batch, micro.last)
+            except LossSeen as seen:
+                return seen.loss if isinstance(seen.loss, Tensor) else None
+            return None
+        for forward in micro.forwards:
+            with self.hooks.observed_by(NOBODY), back_at(forward.moment, self.device_type):
+                return found_losses.loss_in(self.model(*forward.args, **forward.kwargs))
+        return None
+
+    def loss_scale(self) -> float:
+        """Return the factor by which a gradient scaler multiplies the loss; 1 without one."""
+        for part in self.named.values():
+            if isinstance(part, torch.amp.GradScaler):
+                return float(part.get_scale())
+        return 1.0
+
+    @contextmanager
+    def without_autocast(self) -> Iterator[None]:
+        """Switch autocast off in the forward passes of the model within the block, whatever the
+        script has switched on.
+        """
+        forward = self.model.forward
+        self.model.forward = torch.autocast(self.device_type, enabled=False)(forward)
+        try:
+            yield
+        finally:
+            self.model.forward = forward
+
+    def losses_of_parts(
+        self, batch: Any, last: bool | None, moment: Moment, loss_from: str, whole: float
+    ) -> RowSearch:
+        """Run the rows of a batch one by one and return their losses. Use it inside
+        `standing_still`.
+        """
+        if self.step_function is None:
+            return RowSearch(problem="the loop does not hand its step function to the recorder")
+
+        def loss_of(part: Any) -> float | None:
+            return self.run_to_loss(part, last, moment, loss_from)
+
+        try:
+            return find_row_losses(batch, whole, loss_of, self.options.rows)
+        except Exception as error:  # noqa: BLE001  a single row may be what a model cannot take
+            return RowSearch(problem=f"a part of the batch cannot be run ({error})"[:200])
 
     def rows_again(
         self, forward: Callable[[], object], batch: Any, moment: Moment

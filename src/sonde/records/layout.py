@@ -14,6 +14,7 @@
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    the diagnosis of step N                (forensics/,
                                     docs/formats/verdict.md)
+      forensics/verdicts.jsonl      every diagnosis of any step, in order
       attempts/{N}/                 records of earlier attempts, when training was started over in
                                     the same directory
       flight/                       kept states and batches of your own loop        (recorder/,
@@ -123,6 +124,11 @@ class RunLayout:
         if step < 0:
             raise SettingError(f"a step is 0 or more, not {step}")
         return self.forensics / f"verdict-{step}.json"
+
+    @property
+    def verdict_history(self) -> Path:
+        """The file with every verdict that was ever reached."""
+        return self.forensics / "verdicts.jsonl"
 
     def verdicts(self) -> list[tuple[int, Path]]:
         """Return the existing verdicts with their steps, ordered by step."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sonde.errors import SettingError
-from sonde.forensics.case import open_case, steps_in_question
+from sonde.forensics.case import open_case, steps_in_question, steps_that_stand_out
 from sonde.forensics.causes.learning_rate import first_jump
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import Manifest, write_manifest
@@ -103,8 +103,12 @@ def test_without_a_step_the_newest_event_of_the_loss_is_asked_about_first(tmp_pa
     assert steps_in_question(run) == [50, 20, 60]
 
 
-def test_without_events_the_step_that_stands_out_is_meant(tmp_path: Path) -> None:
-    assert open_case(write_run(tmp_path, {75: {"loss": 3.4}})).step == 75
+def test_steps_that_stand_out_are_offered_where_there_is_no_event(tmp_path: Path) -> None:
+    run = write_run(tmp_path, {75: {"loss": 3.4}})
+    assert steps_in_question(run) == []
+    (first, z), (_, next_z) = steps_that_stand_out(run, 2)
+    assert first == 75
+    assert z > next_z
 
 
 def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
 def test_a_run_that_recorded_nothing_has_no_case(tmp_path: Path) -> None:
     write_manifest(tmp_path, Manifest(run_id="r", created=1.0))
     with pytest.raises(SettingError, match="recorded no steps"):
-        open_case(tmp_path)
+        open_case(tmp_path, 1)
 
 
 def test_the_first_recent_jump_of_the_learning_rate_is_found(tmp_path: Path) -> None:

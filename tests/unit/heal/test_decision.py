@@ -91,13 +91,24 @@ def test_samples_that_are_left_out_already_are_not_blamed_twice() -> None:
         verdict("setting", cause="learning_rate", confidence=0.4),
     ],
 )
-def test_what_is_not_known_costs_the_batch(found: Verdict | None) -> None:
-    act = decide(found, CALL, SCENE, (), HEAL)
-    assert (act.kind, dict(act.skip)) == ("skip batch", {"train": [1, 2, 3, 4]})
+def test_what_is_not_known_costs_no_data_unless_it_comes_back(found: Verdict | None) -> None:
+    first = decide(found, CALL, SCENE, (), HEAL)
+    assert (first.kind, dict(first.skip)) == ("go back", {})
+    again = decide(found, CALL, SCENE, [first], HEAL)
+    assert (again.kind, dict(again.skip)) == ("skip batch", {"train": [1, 2, 3, 4]})
+
+
+def test_samples_blamed_on_a_guess_are_not_left_out() -> None:
+    unsure = verdict("samples", samples=(2,), confidence=0.69)
+    assert decide(unsure, CALL, SCENE, (), HEAL).kind == "go back"
+    sure = verdict("samples", samples=(2,), confidence=0.7)
+    assert decide(sure, CALL, SCENE, (), HEAL).kind == "skip samples"
 
 
 def test_a_batch_that_was_not_recorded_cannot_be_skipped() -> None:
-    assert decide(None, CALL, SCENE._replace(batch=SkipList()), (), HEAL).kind == "stop"
+    first = decide(None, CALL, SCENE, (), HEAL)
+    again = decide(None, CALL, SCENE._replace(batch=SkipList()), [first], HEAL)
+    assert again.kind == "stop"
 
 
 def test_a_setting_ends_the_run_with_the_advice() -> None:

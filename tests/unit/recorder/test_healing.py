@@ -202,7 +202,7 @@ def test_what_is_beyond_the_budget_ends_the_loop_with_the_story(tmp_path: Path) 
 
         with pytest.raises(TrainingStopped, match="healing ended: the budget of 1 times is spent"):
             loop.train(loop.recorder.batches(Loader(bad=False)), strike)
-    assert [act.kind for act in acts(tmp_path)] == ["skip batch", "stop"]
+    assert [act.kind for act in acts(tmp_path)] == ["go back", "stop"]
 
 
 def test_a_loop_killed_in_the_middle_of_healing_completes_it(tmp_path: Path) -> None:

@@ -10,29 +10,48 @@ from sonde.forensics.causes.cause_rule import CauseRule
 from sonde.forensics.causes.text_kind import RULES
 
 CAUSES: Final = (
-    *(
-        "garbled_text",
-        "mis_decoded",
-        "other_script",
-        "foreign_language",
-        "markup",
-        "code",
-        "table",
-        "log",
-        "shouting",
-    ),
-    *("control_characters", "empty", "repetition", "duplicated_text"),
-    *("copied_target", "swapped_pair", "truncated_target", "mismatched_pair", "hard_sample"),
-    *("learning_rate", "stuck", "changed_settings", "batch_size"),
-    *(
-        "corrupted_weights",
-        "stale_weights",
-        "optimizer_state",
-        "precision_overflow",
-        "not_reproduced",
-        "data_order",
-    ),
-    *("changed_tokenizer", "changed_data", "changed_code", "not_known", "nothing_wrong"),
+    # Numbers that are not finite.
+    "bad_input",
+    "bad_weights",
+    "bad_operation",
+    "overflow",
+    # What changed.
+    "learning_rate",
+    "stuck",
+    "changed_settings",
+    "batch_size",
+    "changed_tokenizer",
+    "changed_data",
+    "changed_code",
+    # The state, and the machine.
+    "corrupted_weights",
+    "stale_weights",
+    "optimizer_state",
+    "not_reproduced",
+    "data_order",
+    # The rows: their text, their pairs, their values, or only their losses.
+    "garbled_text",
+    "mis_decoded",
+    "other_script",
+    "foreign_language",
+    "markup",
+    "code",
+    "table",
+    "log",
+    "shouting",
+    "control_characters",
+    "empty",
+    "repetition",
+    "duplicated_text",
+    "copied_target",
+    "swapped_pair",
+    "truncated_target",
+    "mismatched_pair",
+    "odd_values",
+    "hard_sample",
+    # Neither.
+    "not_known",
+    "nothing_wrong",
 )
 """The names of the causes. Those that text_kind.py does not have are modules of this package."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 
@@ -110,4 +110,5 @@ RULE: Final = CauseRule(
     family="text",
     needs="text",
     judge=judge,
+    in_doubt=(LOOK_AT_SAMPLES, "Remove duplicates from the corpus and prepare it again."),
 )

@@ -3,9 +3,10 @@
 import math
 from typing import Final
 
-from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, CauseFinding, CauseRule
 from sonde.forensics.causes.text_kind import describe_suspects, is_read
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.scene_evidence import SceneEvidence
 
 _FAR: Final = 1.8
 """If such samples are this rare in a batch, as a power of ten, they are to blame in one case of
@@ -61,10 +62,26 @@ def judge(evidence: Evidence) -> CauseFinding | None:
     )
 
 
+def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
+    """Judge whether a few rows alone raise the loss."""
+    blamed = scene.blamed_rows()
+    if not blamed:
+        return None
+    sentences = scene.describe_rows(blamed)
+    title = None
+    if scene.metric == "sample":
+        title = "A row stands out from rows of its length, and nothing about it says why."
+    return CauseFinding(
+        score=0.8, evidence=sentences, suspects=[row.suspect for row in blamed], title=title
+    )
+
+
 RULE: Final = CauseRule(
-    title="A few samples did it; nothing is wrong with them that can be seen.",
-    advice=(SKIP, "Read them: `sonde spikes RUN --step {step}`."),
+    title="Without these samples the loss is normal; nothing that can be seen is wrong with them.",
+    advice=(LOOK_AT_SAMPLES,),
     blames="samples",
     family="sample",
     judge=judge,
+    at_scene=judge_scene,
+    in_doubt=(LOOK_AT_SAMPLES,),
 )

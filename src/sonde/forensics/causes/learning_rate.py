@@ -14,6 +14,7 @@ from sonde.errors import SondeError
 from sonde.forensics.case import Case
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.seams import Row
 from sonde.forensics.tensor_test import first_weights
 from sonde.records.journal import StepRecord
@@ -25,6 +26,8 @@ most.
 """
 _RATIO: Final = 1.8
 """A rise by this factor between two steps is a jump."""
+_SCENE_RATIO: Final = 3.0
+"""At the scene, where no other rate can be tried, only a rise by this factor is a jump."""
 _PLAIN_RATIO: Final = 5.0
 """A rise by this factor is not due to a schedule, whether or not the loss shows it yet."""
 _WARM: Final = 10
@@ -328,6 +331,21 @@ def _never_learnt(evidence: Evidence) -> CauseFinding | None:
     )
 
 
+def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
+    """Judge whether the rate jumped in the last steps and other batches are worse since."""
+    if not scene.is_state_bad:
+        return None
+    earlier = zip(scene.rates, scene.rates[1:], strict=False)
+    for (_, before), (step, rate) in reversed(list(earlier)):
+        if step < scene.step and before > 0 and rate / before >= _SCENE_RATIO:
+            sentences = [
+                f"the learning rate was {rate:.3g} at step {step}, and {before:.3g} before",
+                scene.describe_state(),
+            ]
+            return CauseFinding(score=0.85, evidence=sentences, setting="lr", bad_checkpoint=step)
+    return None
+
+
 _TOO_HIGH: Final = "The learning rate is too high: the training diverges."
 _NEVER: Final = "The learning rate was too high from the start."
 
@@ -343,4 +361,5 @@ RULE: Final = CauseRule(
     blames="setting",
     family="setting",
     judge=judge,
+    at_scene=judge_scene,
 )

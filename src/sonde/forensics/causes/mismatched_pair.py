@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.causes.text_kind import chance, describe_suspects
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.laboratory import Laboratory, rows_like
@@ -249,4 +249,8 @@ RULE: Final = CauseRule(
     family="pair",
     needs="pairs",
     judge=judge,
+    in_doubt=(
+        LOOK_AT_SAMPLES,
+        "Check how the two sides of the corpus were aligned around these lines.",
+    ),
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence, describe_gradients
+from sonde.forensics.scene_evidence import SceneEvidence
 
 
 def judge(evidence: Evidence) -> CauseFinding | None:
@@ -34,6 +35,49 @@ def judge(evidence: Evidence) -> CauseFinding | None:
     return CauseFinding(score=0.45, evidence=sentences)
 
 
+def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
+    """Say what the scene shows, where it points to no cause."""
+    if scene.metric == "sample":
+        return None
+    if scene.is_state_bad:
+        return CauseFinding(
+            score=1.0,
+            evidence=[scene.describe_state()],
+            title="The state is bad: other batches have a higher loss too.",
+            bad_checkpoint=scene.step - 1,
+        )
+    return CauseFinding(score=0.5, evidence=_what_is_missing(scene), title=_title(scene))
+
+
+def _title(scene: SceneEvidence) -> str | None:
+    """Return what can be said without a cause; None for nothing more than usual."""
+    if scene.broken is not None:
+        return "Numbers are not finite, and the scene does not show why."
+    if scene.metric == "grad_norm":
+        return "The gradients are large, and the scene does not show why."
+    if scene.is_this_batch_high and not scene.row_losses:
+        return "This batch has a high loss, and others do not; which rows did it cannot be told."
+    if scene.is_this_batch_high:
+        return "This batch has a high loss, and no few rows alone explain it."
+    return None
+
+
+def _what_is_missing(scene: SceneEvidence) -> list[str]:
+    if scene.is_exact is None:
+        return ["the step could not be run again at the scene"]
+    if not scene.is_exact:
+        return ["the step does not give the same loss when it is run again"]
+    sentences = []
+    if len(scene.others_now):
+        sentences.append(scene.describe_batch())
+    if scene.metric == "grad_norm":
+        sentences.append("its loss is not what stands out, so no sample is blamed")
+    elif not scene.row_losses:
+        problem = scene.row_problem or "their losses are not seen"
+        sentences.append(f"which of its rows did it is not known: {problem}")
+    return sentences
+
+
 RULE: Final = CauseRule(
     title="Something is wrong, and the experiments do not say what.",
     advice=(
@@ -44,4 +88,5 @@ RULE: Final = CauseRule(
     family="none",
     needs="records",
     judge=judge,
+    at_scene=judge_scene,
 )

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from sonde.forensics.causes.cause_rule import SKIP, CauseFinding, CauseRule
+from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import OF_LENGTH
 from sonde.forensics.samples_seen import SeenSample, rarity_of
+from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.texts.pairs import COPIED, SWAPPED, TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
@@ -84,6 +85,19 @@ def judge_kind(evidence: Evidence, *, kind: str) -> CauseFinding | None:
         sentences.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
         score *= _EXPLAINED + (1 - _EXPLAINED) * part
     return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
+
+
+def judge_kind_at_scene(scene: SceneEvidence, kind: str) -> CauseFinding | None:
+    """Judge whether the rows that alone raise the loss have the sign of a kind."""
+    blamed = [row for row in scene.blamed_rows() if row.sign.kind == kind]
+    if not blamed:
+        return None
+    clearest = max((row.sign for row in blamed), key=lambda sign: sign.strength)
+    return CauseFinding(
+        score=clearest.strength,
+        evidence=[*scene.describe_rows(blamed), *clearest.evidence],
+        suspects=[row.suspect for row in blamed],
+    )
 
 
 def _having(evidence: Evidence, kind: str) -> list[tuple[SeenSample, Sign]]:
@@ -241,6 +255,8 @@ RULES: Final = {
         family="pair" if kind in _OF_PAIRS else "text",
         needs="text",
         judge=partial(judge_kind, kind=kind),
+        at_scene=partial(judge_kind_at_scene, kind=kind),
+        in_doubt=(LOOK_AT_SAMPLES, advice),
     )
     for kind, (what, advice) in _KINDS.items()
 }

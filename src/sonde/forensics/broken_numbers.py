@@ -1,0 +1,140 @@
+"""Where the numbers of a step stopped being finite: what a look at its scene or a replay found.
+Plain data, no torch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sonde.forensics.verdict import ModuleStatistics
+
+LARGE: Final = 1e15
+"""Squares and exponentials of numbers beyond this overflow float32 sooner or later."""
+_NEAR_LIMIT: Final = 0.02
+"""Numbers above this fraction of the largest one that a precision has are close to overflow."""
+_LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.4e38, "float32": 3.4e38}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenNumbers:
+    """The first numbers of a step that are not finite."""
+
+    input_rows: tuple[int, ...] = ()
+    """The rows of the batch that hold such numbers already."""
+    num_rows: int = 0
+    """The number of rows of the batch."""
+    weights: tuple[str, ...] = ()
+    """The parameters and buffers that held such numbers before the step."""
+    num_weights: int = 0
+    """The number of parameters and buffers."""
+    is_forward: bool = False
+    """Whether the forward pass gives such numbers. If not, only the backward pass does."""
+    module: str = ""
+    """The first module that gives such numbers from finite ones; empty if none was found."""
+    operation: str = ""
+    """The backward function that gave the first NaN, such as `SqrtBackward0`, if it is known."""
+    line: str = ""
+    """The line of the forward pass that this function belongs to, if it is known."""
+    largest: float = math.nan
+    """The largest magnitude that went into that module; NaN if it is not known."""
+    precision: str = "float32"
+    """The precision of the forward pass."""
+    is_finite_in_float32: bool | None = None
+    """Whether the same step is finite in float32; None if that could not be tried."""
+    loss_rows: tuple[int, ...] = ()
+    """The rows whose losses are not finite, if the losses of rows are known."""
+    ranks: tuple[int, ...] = (0,)
+    """The ranks on which numbers are not finite."""
+    world_size: int = 1
+    """The number of ranks."""
+
+    @property
+    def is_of_few_rows(self) -> bool:
+        """Whether the losses of a few rows are not finite, and those of all others are."""
+        return 0 < len(self.loss_rows) <= self.num_rows / 2
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether finite numbers became too large for the precision."""
+        if self.is_finite_in_float32:
+            return True
+        if not self.largest <= LARGE:
+            return self.largest > LARGE
+        limit = _LARGEST.get(self.precision, math.inf)
+        return self.is_finite_in_float32 is None and self.largest > _NEAR_LIMIT * limit
+
+    def describe(self) -> list[str]:
+        """Describe where the numbers broke, one sentence each."""
+        sentences = []
+        if len(self.ranks) < self.world_size:
+            listed = ", ".join(map(str, self.ranks))
+            sentences.append(f"it happens on rank {listed} of {self.world_size} ranks only")
+        if self.module and self.is_forward:
+            sentences.append(f"the output of {self.module} is the first that is not finite")
+        elif self.module:
+            sentences.append(
+                f"the forward pass is finite; {self.module} is the first module whose backward"
+                " gives a gradient that is not"
+            )
+        elif self.is_forward:
+            sentences.append("every module's output is finite, the loss is not")
+        else:
+            sentences.append("the forward pass is finite, the gradients are not")
+        if math.isfinite(self.largest):
+            sentences.append(f"the largest number that went into it is {self.largest:.3g}")
+        if self.operation:
+            where = f", made by {self.line}" if self.line else ""
+            sentences.append(f"the first NaN comes from {self.operation}{where}")
+        if self.is_finite_in_float32 is not None and self.precision != "float32":
+            outcome = "finite" if self.is_finite_in_float32 else "not finite either"
+            sentences.append(f"in float32 instead of {self.precision} the step is {outcome}")
+        if self.loss_rows and self.num_rows > len(self.loss_rows):
+            sentences.append(
+                f"{len(self.loss_rows)} of {self.num_rows} rows have a loss that is not finite"
+            )
+        return sentences
+
+
+def from_modules(
+    modules: Sequence[ModuleStatistics], precision: str, is_finite_in_float32: bool | None
+) -> BrokenNumbers:
+    """Return where the numbers of a replayed step broke, from the statistics of its modules.
+
+    Activations come in the order of the forward pass, gradients in that of the backward pass.
+    """
+    activations = [module for module in modules if module.kind == "activation"]
+    gradients = [module for module in modules if module.kind == "gradient"]
+    parameters = [module for module in modules if module.kind == "parameter"]
+    is_forward = any(module.num_nonfinite for module in activations)
+    return BrokenNumbers(
+        weights=tuple(module.module for module in parameters if module.num_nonfinite),
+        num_weights=len(parameters),
+        is_forward=is_forward,
+        module=_first_broken(activations) if is_forward else _last_whole(gradients),
+        precision=precision,
+        is_finite_in_float32=is_finite_in_float32,
+    )
+
+
+def _first_broken(activations: Sequence[ModuleStatistics]) -> str:
+    """Return the first module whose output is not finite."""
+    broken = [module.module for module in activations if module.num_nonfinite]
+    return broken[0] if broken else ""
+
+
+def _last_whole(gradients: Sequence[ModuleStatistics]) -> str:
+    """Return the module that received a finite gradient and passed on one that is not: the last
+    innermost one before the first gradient that is not finite.
+    """
+    names = [gradient.module for gradient in gradients]
+    before: list[str] = []
+    for gradient in gradients:
+        if gradient.num_nonfinite:
+            break
+        before.append(gradient.module)
+    for name in reversed(before):
+        has_parts = any(other.startswith(f"{name}.") for other in names)
+        if not has_parts and name != "model":
+            return name
+    return ""

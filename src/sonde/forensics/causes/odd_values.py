@@ -1,0 +1,39 @@
+"""Rows without text whose values are unlike those of the other rows: far from them, constant, or
+labelled unlike their neighbours.
+"""
+
+from typing import Final
+
+from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, CauseFinding, CauseRule
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.scene_evidence import SceneEvidence
+
+
+def judge(evidence: Evidence) -> CauseFinding | None:
+    """Judge nothing: the values of rows are looked at where the batch is, at the scene."""
+    del evidence
+    return None
+
+
+def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
+    """Judge whether the rows that alone raise the loss have odd values."""
+    blamed = [row for row in scene.blamed_rows() if row.oddity]
+    if not blamed:
+        return None
+    sentences = scene.describe_rows(blamed)
+    sentences += [f"row {row.suspect.sample}: {row.oddity}" for row in blamed]
+    return CauseFinding(score=0.85, evidence=sentences, suspects=[row.suspect for row in blamed])
+
+
+RULE: Final = CauseRule(
+    title="Rows hold values unlike those of the other rows.",
+    advice=(
+        "Look at these rows: `sonde spikes RUN --step {step}`.",
+        "Look at how they are read and scaled.",
+    ),
+    blames="samples",
+    family="text",
+    judge=judge,
+    at_scene=judge_scene,
+    in_doubt=(LOOK_AT_SAMPLES,),
+)

@@ -1,0 +1,290 @@
+"""Find where the numbers of a step stop being finite, by running it again with every module
+watched.
+
+    1. is it the batch, or the weights?          looked at as they are
+    2. which module is the first?                forward again; then backward, called by us, because
+                                                 a gradient scaler refuses to unscale twice
+    3. which operation?                          once more under `torch.autograd.detect_anomaly`,
+                                                 which sees NaN only
+    4. is it the precision?                      once more without autocast
+
+Used inside `standing_still`, so nothing of it remains. Each part may fail by itself, in which case
+its answer is missing. Costs a handful of steps, at an event only.
+"""
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sonde.forensics.broken_numbers import BrokenNumbers
+from sonde.recorder.batch_tree import flatten, num_rows
+from sonde.recorder.training import Training
+from sonde.recorder.update import MicroBatch
+
+_ANOMALY: Final = re.compile(r"Function '(\w+)' returned nan")
+_FORWARD_LINE: Final = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+NOWHERE: Final = "nowhere"
+_MAX_DEPTH: Final = 3
+"""How deep lists and dicts in the inputs and outputs of modules are followed."""
+
+
+def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
+    """Return where the numbers of a micro-batch break; None if they are finite. Use it inside
+    `standing_still`.
+    """
+    bad_rows = rows_not_finite(micro.batch)
+    weights = _weights_not_finite(training.model)
+    num_weights = len([*training.model.parameters(), *training.model.buffers()])
+    count = num_rows(micro.batch)
+    if bad_rows or weights:
+        return BrokenNumbers(
+            input_rows=tuple(bad_rows),
+            num_rows=count,
+            weights=tuple(weights),
+            num_weights=num_weights,
+        )
+    walk = _Walk(training.device_type)
+    with walk.on(training.model), _without_reduction(training.model):
+        broken_in = _run(training, micro)
+    if broken_in == NOWHERE:
+        return None
+    module, largest = walk.culprit(training.model)
+    operation = ""
+    line = ""
+    if broken_in == BACKWARD:
+        with _without_reduction(training.model):
+            operation, line = _first_nan(training, micro)
+    is_finite_in_float32 = None
+    if walk.autocast is not None:
+        with training.without_autocast(), _without_reduction(training.model):
+            is_finite_in_float32 = _run(training, micro) == NOWHERE
+    return BrokenNumbers(
+        num_rows=count,
+        num_weights=num_weights,
+        is_forward=broken_in == FORWARD,
+        module=module,
+        operation=operation,
+        line=line,
+        largest=largest,
+        precision=_precision(training.model, walk.autocast),
+        is_finite_in_float32=is_finite_in_float32,
+    )
+
+
+def rows_not_finite(batch: Any) -> list[int]:
+    """Return the rows of a batch that hold values that are not finite."""
+    tree = flatten(batch)
+    count = num_rows(batch, tree)
+    rows: set[int] = set()
+    for tensor in tree.tensors:
+        if not tensor.is_floating_point() or not tensor.dim() or len(tensor) != count:
+            continue
+        is_bad = ~torch.isfinite(tensor.detach()).flatten(1 if tensor.dim() > 1 else 0)
+        if tensor.dim() > 1:
+            is_bad = is_bad.any(1)
+        rows.update(torch.nonzero(is_bad).flatten().tolist())
+    return sorted(rows)
+
+
+def _weights_not_finite(model: nn.Module) -> list[str]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return [name for name, tensor in named if not _is_finite(tensor)]
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a tensor is finite; masks, whose infinities are meant, are judged by their
+    NaN alone.
+    """
+    if not isinstance(value, Tensor) or value.is_meta or not value.is_floating_point():
+        return True
+    if not value.requires_grad and value.grad_fn is None:
+        return not bool(torch.isnan(value).any())
+    return bool(torch.isfinite(value).all())
+
+
+def _precision(model: nn.Module, autocast: torch.dtype | None) -> str:
+    if autocast is not None:
+        return str(autocast).removeprefix("torch.")
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return str(parameter.dtype).removeprefix("torch.")
+    return "float32"
+
+
+def _run(training: Training, micro: MicroBatch) -> str:
+    """Run forward and backward, and return in which of them numbers are not finite, if any."""
+    loss = training.loss_with_graph(micro)
+    if loss is None:
+        raise ValueError("the step gave no loss when it was run again")
+    if not bool(torch.isfinite(loss)):
+        return FORWARD
+    return NOWHERE if _are_gradients_finite(training, loss) else BACKWARD
+
+
+def _are_gradients_finite(training: Training, loss: Tensor) -> bool:
+    parameters = [one for one in training.model.parameters() if one.requires_grad]
+    scaled = loss * training.loss_scale()
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(scaled, parameters, allow_unused=True)
+    known = [gradient for gradient in gradients if gradient is not None]
+    return all(bool(torch.isfinite(gradient).all()) for gradient in known)
+
+
+def _first_nan(training: Training, micro: MicroBatch) -> tuple[str, str]:
+    """Return the backward function that gives the first NaN, and the line of the forward pass that
+    it belongs to; empty if there is none.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.detect_anomaly(check_nan=True):
+                loss = training.loss_with_graph(micro)
+                if loss is None:
+                    return "", ""
+                _are_gradients_finite(training, loss)
+        except RuntimeError as error:
+            operation = _ANOMALY.search(str(error))
+            if operation is None:
+                return "", ""
+            lines = _FORWARD_LINE.findall("".join(str(warning.message) for warning in said))
+            return operation[1], _line_of_user(lines)
+    return "", ""
+
+
+def _line_of_user(lines: list[tuple[str, str, str, str]]) -> str:
+    """Return the innermost line of the forward pass that is not torch's own."""
+    own = [line for line in lines if "/torch/" not in line[0] and "/sonde/" not in line[0]]
+    if not own:
+        return ""
+    path, number, _, code = own[-1]
+    return f"{path.rsplit('/', 1)[-1]}:{number} `{code.strip()}`"
+
+
+def _without_reduction(model: nn.Module) -> AbstractContextManager[object]:
+    """Keep DistributedDataParallel from exchanging gradients that nobody applies."""
+    no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(model, "no_sync", None)
+    return nullcontext() if no_sync is None else no_sync()
+
+
+class _Call(NamedTuple):
+    """One call of a module."""
+
+    name: str
+    largest_input: float
+    is_input_finite: bool
+    is_output_finite: bool
+
+
+class _Walk:
+    """Watches the modules of a model during one forward and backward pass."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self.autocast: torch.dtype | None = None
+        """The precision of autocast in the forward pass; None if it is off."""
+        self._calls: list[_Call] = []
+        """In the order in which the modules returned: inner ones before outer ones."""
+        self._passes: list[str] = []
+        """Modules whose gradients came in whole and went out broken, in the order of backward."""
+        self._received: dict[str, bool] = {}
+        """Whether the gradients of a module's outputs were finite."""
+
+    @property
+    def is_forward_broken(self) -> bool:
+        """Whether a module gave an output that is not finite."""
+        return any(not call.is_output_finite for call in self._calls)
+
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Watch the modules of a model within the block."""
+        handles = [
+            module.register_forward_hook(partial(self._called, name or "model"), with_kwargs=True)
+            for name, module in model.named_modules()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def culprit(self, model: nn.Module) -> tuple[str, float]:
+        """Return the first module that makes numbers break, and the largest number that went into
+        it; an empty name if there is none.
+        """
+        if self.is_forward_broken:
+            for call in self._calls:
+                if call.is_input_finite and not call.is_output_finite:
+                    return call.name, call.largest_input
+            return "", math.nan
+        if not self._passes:
+            return "", math.nan
+        names = {name for name, _ in model.named_modules()}
+        first = self._passes[0]
+        inner = [name for name in self._passes if name.startswith(f"{first}.") and name in names]
+        name = inner[0] if inner else first
+        inputs = [call.largest_input for call in self._calls if call.name == name]
+        return name, max(inputs, default=math.nan)
+
+    def _called(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        del module
+        if torch.is_autocast_enabled(self._device_type):
+            self.autocast = torch.get_autocast_dtype(self._device_type)
+        inputs = _tensors([args, kwargs], 0)
+        outputs = _tensors(output, 0)
+        self._calls.append(
+            _Call(
+                name,
+                _largest(inputs),
+                all(map(_is_finite, inputs)),
+                all(map(_is_finite, outputs)),
+            )
+        )
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._gradient_in, name))
+        for tensor in inputs:
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._gradient_out, name))
+
+    def _gradient_in(self, name: str, gradient: Tensor) -> None:
+        is_finite = bool(torch.isfinite(gradient).all())
+        self._received[name] = self._received.get(name, True) and is_finite
+
+    def _gradient_out(self, name: str, gradient: Tensor) -> None:
+        is_broken = not bool(torch.isfinite(gradient).all())
+        if is_broken and self._received.get(name, False):
+            self._passes.append(name)
+
+
+def _tensors(value: Any, depth: int) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    if depth > _MAX_DEPTH:
+        return []
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        return []
+    found: list[Tensor] = []
+    for inner in value:
+        found += _tensors(inner, depth + 1)
+    return found
+
+
+def _largest(tensors: list[Tensor]) -> float:
+    """Return the largest finite magnitude in tensors; NaN if there are none."""
+    largest = math.nan
+    for tensor in tensors:
+        finite = tensor.detach()[torch.isfinite(tensor.detach())]
+        if finite.numel():
+            here = float(finite.abs().max())
+            largest = here if math.isnan(largest) else max(largest, here)
+    return largest

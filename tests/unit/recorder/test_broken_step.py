@@ -1,0 +1,165 @@
+"""Where the numbers of a step break: found in a loop of one's own, before the optimizer moves."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sonde.errors import TrainingStopped
+from sonde.forensics.verdict import Cause, read_verdict
+from sonde.recorder.options import OnEvent
+from sonde.recorder.recorder import Recorder
+
+BAD = 40
+
+
+class BadBackward(torch.autograd.Function):
+    """A kernel whose backward is wrong for large inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.where(x.abs().max() > 50, torch.nan, 1.0) * gradients[0]
+
+
+class Kernel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return BadBackward.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class Net(nn.Module):
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 8)
+        self.middle = middle
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.middle(self.first(x)))
+        return y
+
+
+def train(
+    folder: Path,
+    middle: nn.Module,
+    spoil: Callable[[Tensor, Net], None],
+    on_event: OnEvent = "record",
+) -> Net:
+    """Train for some steps; at step BAD the batch or the model is spoilt."""
+    model = Net(middle)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    drawn = torch.Generator().manual_seed(1)
+    with Recorder(folder, model, optimizer, on_event=on_event) as recorder:
+
+        def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss = recorder.loss(F.mse_loss(model(batch[0]), batch[1]))
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        for number in range(1, BAD + 1):
+            x = torch.randn(8, 4, generator=drawn)
+            if number == BAD:
+                spoil(x, model)
+            recorder.step(step, (x, x.sum(1, keepdim=True)))
+    return model
+
+
+def verdict(folder: Path) -> Cause:
+    return read_verdict(folder, BAD).causes[0]
+
+
+def make_large(x: Tensor, model: Net) -> None:
+    del model
+    x[3] = 500.0
+
+
+def test_a_backward_that_gives_nan_from_a_finite_forward_is_named_by_module_and_operation(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path, Kernel(), make_large)
+    first = verdict(tmp_path)
+    assert (first.cause, first.module) == ("bad_operation", "middle")
+    assert any("BadBackward" in sentence for sentence in first.evidence)
+
+
+@pytest.mark.parametrize("on_event", ["skip", "stop"])
+def test_weights_are_not_touched_by_a_gradient_that_is_not_finite(
+    tmp_path: Path, on_event: OnEvent
+) -> None:
+    trained: list[Net] = []
+
+    def spoil(x: Tensor, model: Net) -> None:
+        trained.append(model)
+        make_large(x, model)
+
+    with contextlib.suppress(TrainingStopped):  # which "stop" raises
+        train(tmp_path, Kernel(), spoil, on_event)
+    assert all(bool(torch.isfinite(one).all()) for one in trained[0].parameters())
+
+
+def test_a_batch_with_nan_is_named_by_its_rows(tmp_path: Path) -> None:
+    def spoil(x: Tensor, model: Net) -> None:
+        del model
+        x[5, 2] = torch.nan
+
+    train(tmp_path, nn.ReLU(), spoil)
+    first = verdict(tmp_path)
+    assert first.cause == "bad_input"
+    assert any("1 of 8 rows" in sentence for sentence in first.evidence)
+
+
+def test_weights_that_broke_between_two_steps_are_named(tmp_path: Path) -> None:
+    def spoil(x: Tensor, model: Net) -> None:
+        del x
+        with torch.no_grad():
+            model.last.weight[0, 0] = torch.inf
+
+    train(tmp_path, nn.ReLU(), spoil)
+    first = verdict(tmp_path)
+    assert (first.cause, first.module) == ("bad_weights", "last.weight")
+
+
+class Log(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(60 - x.abs())
+
+
+def test_a_forward_that_gives_nan_from_moderate_numbers_is_named_by_module(tmp_path: Path) -> None:
+    train(tmp_path, Log(), make_large)
+    first = verdict(tmp_path)
+    assert (first.cause, first.module) == ("bad_operation", "middle")
+
+
+def test_an_overflow_of_half_precision_is_told_from_a_bad_operation(tmp_path: Path) -> None:
+    model = Net(nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    drawn = torch.Generator().manual_seed(1)
+    with Recorder(tmp_path, model, optimizer) as recorder:
+
+        def step(batch: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = recorder.loss(model(batch).square().mean())
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        for number in range(1, BAD + 1):
+            x = torch.randn(8, 4, generator=drawn)
+            recorder.step(step, x * 1e6 if number == BAD else x)
+    first = verdict(tmp_path)
+    assert (first.cause, first.setting) == ("overflow", "precision")
+    assert any("in float32 instead of float16" in sentence for sentence in first.evidence)
