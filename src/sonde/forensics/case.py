@@ -206,6 +206,15 @@ def same_bits(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
+def is_close(loss: float, recorded: float, tolerance: float = 1e-6) -> bool:
+    """Return whether a loss is a recorded one up to rounding. Losses that are not finite are equal
+    only if they are the same.
+    """
+    if not math.isfinite(loss) or not math.isfinite(recorded):
+        return same_bits(loss, recorded)
+    return abs(loss - recorded) <= tolerance * abs(recorded)
+
+
 def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[StepRecord, ...]:
     spans = [
         (spike.event.first_step, max(spike.event.last_step, spike.event.first_step))

@@ -20,7 +20,8 @@ from sonde.errors import SondeError
 from sonde.forensics.broken_numbers import BrokenNumbers, from_modules
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
-from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
+from sonde.forensics.history import read_starts
+from sonde.forensics.laboratory import Laboratory, RemadeCheckpoint, Reproduction, StateTest
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, see, surprise
 from sonde.forensics.seams import GRADIENT, Name, Row, SampleLoss
@@ -164,6 +165,14 @@ class Evidence:
         ]
         pairs = [*((one, start) for one in before), *((start, one) for one in after)]
         return [compare_tensors(self.lab, *pair) for pair in pairs]
+
+    @cached_property
+    def remade(self) -> RemadeCheckpoint | None:
+        """The starting checkpoint compared with the same state made again. Only if the run was
+        resumed from it: otherwise nobody used what stands in the file.
+        """
+        resumed_at = {step for step, _, _ in read_starts(self.case.run)}
+        return self.lab.remade_checkpoint() if self.lab.from_step in resumed_at else None
 
     @property
     def has_bad_tensors(self) -> bool:

@@ -37,6 +37,8 @@ _CHOICE: Final = 8
 """Draw this many times more candidates, to choose those of similar length."""
 _NUM_EXACT: Final = 2
 """After this many bit-identical steps, a step that differs is significant."""
+_MAX_REMADE: Final = 300
+"""A checkpoint is made again only from one at most this many steps before it."""
 _ROUNDING: Final = 1e-5
 """The relative difference from which on such a step counts."""
 
@@ -56,6 +58,17 @@ class Reproduction(NamedTuple):
     """The replayed gradient norm."""
     modules: tuple[ModuleStatistics, ...]
     """Statistics of every module's tensors."""
+
+
+class RemadeCheckpoint(NamedTuple):
+    """A checkpoint compared with the same state made again by a replay."""
+
+    step: int
+    """The number of updates after which it was saved."""
+    others: tuple[str, ...]
+    """The tensors of the model that are not the same to the bit."""
+    num_tensors: int
+    """The number of tensors of the model."""
 
 
 class StateTest(NamedTuple):
@@ -273,6 +286,29 @@ class Laboratory:
             question, f"the steps {since} to {record.step} again with {words}", found, loss=loss
         )
         return loss
+
+    def remade_checkpoint(self) -> "RemadeCheckpoint | None":
+        """Make the starting checkpoint again from the one before it, and compare the weights bit
+        for bit. None if there is none before it, or if the steps between do not give the recorded
+        losses.
+        """
+        start = self.from_step
+        before = [step for step in self.replay.checkpoints() if step < start]
+        if not before or start - before[-1] > _MAX_REMADE:
+            return None
+        self.replay.go_to(start)
+        self.replay.update()
+        is_exact = not self.replay.deviations
+        made = {name: value.clone() for name, value in self.replay.model.state_dict().items()}
+        self.rewind()
+        if not is_exact:
+            return None
+        kept = self.checkpoint(start)["model"]
+        others = tuple(name for name, value in made.items() if not torch.equal(value, kept[name]))
+        found = f"{len(others)} of {len(made)} tensors differ from those in the checkpoint"
+        done = f"the steps {before[-1] + 1} to {start} again"
+        self.note("is the checkpoint what training made?", done, found)
+        return RemadeCheckpoint(start, others, len(made))
 
     def with_tensor_of(self, name: str, step: int) -> float:
         """Return the median loss of other batches with one tensor replaced by its value in an

@@ -15,6 +15,7 @@ from replayed_runs import small_settings, train_small
 from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
+from sonde.forensics.case import is_close
 from sonde.forensics.causes import (
     changed_settings,
     corrupted_weights,
@@ -80,6 +81,7 @@ def evidence(**values: Any) -> Evidence:
     own: dict[str, Any] = {
         "is_state_bad": False,
         "has_bad_tensors": False,
+        "remade": None,
         "data_weight": 1.0,
         "recent_changes": [],
         "usual_signs": UsualSigns([Row(("train", 0), (1,) * 20)] * 2000, [None] * 2000),
@@ -280,12 +282,34 @@ def test_defect_09_a_change_of_settings_is_tried_although_other_batches_are_calm
     steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {
         92: record(92, 4.5)
     }
+    tried = changed_settings.SettingsTried(now=4.5, before=3.0)
     found = changed_settings.RULE.judge(
-        evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: 3.0)
+        evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: tried)
     )
     assert found is not None
     assert found.score > 0.9
     assert found.setting == "dropout"
+
+
+@pytest.mark.parametrize("tried", [changed_settings.SettingsTried(now=3.2, before=3.0), None])
+def test_a_setting_is_not_blamed_unless_the_new_ones_reproduce_the_step(
+    tried: changed_settings.SettingsTried | None,
+) -> None:
+    change = SimpleNamespace(step=90, what=("max_steps became 9",), settings=("max_steps",))
+    steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {
+        92: record(92, 4.5)
+    }
+    found = changed_settings.RULE.judge(
+        evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: tried)
+    )
+    assert found is not None
+    assert found.score < 0.5
+
+
+def test_an_infinite_loss_is_the_same_as_no_finite_one() -> None:
+    assert is_close(3.0, 3.0000001)
+    assert not is_close(3.1, math.inf)
+    assert is_close(math.inf, math.inf)
 
 
 def test_defect_10_lost_moments_and_earlier_weights_are_found() -> None:

@@ -15,7 +15,31 @@ def judge(evidence: Evidence) -> CauseFinding | None:
     for test in evidence.tensors:
         if test.weights and test.stale is None:
             return _found(evidence, test)
-    return None
+    return None if evidence.has_bad_tensors else _not_as_made(evidence)
+
+
+def _not_as_made(evidence: Evidence) -> CauseFinding | None:
+    """Judge whether the run resumed from a checkpoint that is not what training had made, although
+    no update would be too far.
+    """
+    remade = evidence.remade
+    if remade is None or not remade.others:
+        return None
+    sentences = [
+        (
+            f"made again from the checkpoint before it, {len(remade.others)} of"
+            f" {remade.num_tensors} tensors of the checkpoint after step {remade.step} have other"
+            f" values; the first is {remade.others[0]}"
+        ),
+        f"the losses up to step {remade.step} are the same to the bit",
+    ]
+    return CauseFinding(
+        score=0.93,
+        evidence=sentences,
+        module=remade.others[0] if len(remade.others) == 1 else None,
+        bad_checkpoint=remade.step,
+        title="The run resumed from a checkpoint that is not what training had made.",
+    )
 
 
 def _found(evidence: Evidence, test: TensorTest) -> CauseFinding:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sonde.forensics.case import Case
+from sonde.forensics.case import Case, is_close
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
@@ -97,7 +97,7 @@ def _gives_recorded_loss(evidence: Evidence, samples: Sequence[Sequence[Name]]) 
     )
     found = f"the loss is {loss:.6g}, {expected:.6g} was recorded"
     evidence.lab.note("was every rank fed what it should have been?", done, found, loss=loss)
-    return abs(loss - expected) <= _CLOSE * abs(expected)
+    return is_close(loss, expected, _CLOSE)
 
 
 def _few(samples: Sequence[Name]) -> str:
@@ -124,7 +124,7 @@ def _find_order(replay: Replay, case: Case) -> CauseFinding | None:
             if sum(len(row.target) for row in rows) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
-            if abs(loss - recorded.loss) <= _SAME * abs(recorded.loss):
+            if is_close(loss, recorded.loss, _SAME):
                 sentence = (
                     f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was"
                     " recorded; in order it would be another"

@@ -1,15 +1,16 @@
 """The optimizer's state: moments that no gradients can have produced, or moments that were lost."""
 
+import math
 from typing import Final
 
 import torch
 
+from sonde.forensics.case import is_close
 from sonde.forensics.causes.cause_rule import GO_BACK, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
 from sonde.forensics.tensor_test import TensorTest
 
-_SAME: Final = 1e-6
 _LOST: Final = "The optimizer's state was lost: its moments began anew."
 
 
@@ -75,7 +76,7 @@ def _lost_in_memory(evidence: Evidence) -> CauseFinding | None:
         loss = evidence.lab.replay_with(
             record.step - 1, change=change, words=f"{words} {before}", record=record
         )
-        if abs(loss - record.loss) <= _SAME * abs(record.loss):
+        if math.isfinite(loss) and is_close(loss, record.loss):
             sentence = (
                 f"with {words} {before}, step {record.step} gives the recorded loss,"
                 f" {record.loss:.6g}; as it should have been it does not"

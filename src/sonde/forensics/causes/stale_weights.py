@@ -2,15 +2,15 @@
 bit-identical to theirs.
 """
 
+import math
 from functools import partial
 from typing import Final
 
+from sonde.forensics.case import is_close
 from sonde.forensics.causes.cause_rule import GO_BACK, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
 from sonde.forensics.tensor_test import older_checkpoints
-
-_SAME: Final = 1e-6
 
 
 def judge(evidence: Evidence) -> CauseFinding | None:
@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         words = f"the weights after step {older}"
         change = partial(Replay.load_weights, step=older)
         loss = evidence.lab.replay_with(record.step, change=change, words=words, record=record)
-        if abs(loss - record.loss) <= _SAME * abs(record.loss):
+        if math.isfinite(loss) and is_close(loss, record.loss):
             sentences = [
                 (
                     f"step {record.step} with {words} gives the recorded loss, {record.loss:.6g};"
