@@ -19,7 +19,7 @@ from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.forensics.judge import judge_scene
 from sonde.forensics.scene_evidence import SceneEvidence
-from sonde.forensics.verdict import Verdict, write_verdict
+from sonde.forensics.verdict import SURE, Verdict, write_verdict
 from sonde.log.device import Copy
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
@@ -105,13 +105,19 @@ class Judgement:
         """Judge the updates whose numbers have arrived."""
         while self._late:
             update, table = self._late[0]
-            if isinstance(table, Copy) and not wait and not table.is_ready():
+            if isinstance(table, Copy) and not wait and not self._may_read(table):
                 return
             self._late.popleft()
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
                 self._keeper.put(update)
+
+    def _may_read(self, table: Copy) -> bool:
+        """Return whether numbers on their way from a device are read now: when they have arrived.
+        Several ranks must read in the same step, so they read one update late.
+        """
+        return table.is_ready() if self._is_alone else len(self._late) > 1
 
     def done(self, update: Update) -> None:
         """Finish an update: write it down now, or when its loss has arrived."""
@@ -274,13 +280,7 @@ class Judgement:
         )
         root = self._run.layout.root
         path = self._run.directory / write_verdict(root, verdict).relative_to(root)
-        first = verdict.causes[0]
-        cause = first.title
-        if first.suspects and first.suspects[0].text:
-            cause = f"{cause.removesuffix('.')}: {first.suspects[0].text[:80]!r}"
-        _logger.warning(
-            "step %d: %s. %s (%.1f s; %s)", update.step, jump, cause, verdict.seconds, path
-        )
+        _logger.warning("step %d: %s. %s (%s)", update.step, jump, _in_a_line(verdict), path)
 
 
 def _what_jumped(update: Update) -> str:
@@ -288,6 +288,20 @@ def _what_jumped(update: Update) -> str:
     if update.grad_norm is not None and not math.isfinite(update.grad_norm):
         return "the gradients are not finite"
     return "the loss jumped"
+
+
+def _in_a_line(verdict: Verdict) -> str:
+    """Return the first cause of a verdict in a sentence: how sure it is, and the text it names."""
+    first = verdict.causes[0]
+    sentence = first.title.removesuffix(".")
+    if verdict.names_a_cause:
+        if first.confidence < SURE:
+            sentence = f"Perhaps: {sentence[0].lower()}{sentence[1:]}"
+        sentence += f" ({first.confidence:.0%} sure)"
+    if first.suspects:
+        suspect = first.suspects[0]
+        sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {suspect.sample}"
+    return sentence
 
 
 def _rows(update: Update) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def tell_what_is_watched(training: Training, keeper: Keeper, *, has_rows: bool) 
     if has_rows:
         watched.append("rows")
     elif training.options.spikes.sample_risk is not None:
-        missing.append("rows (their losses are not seen: the loss is not an F.cross_entropy)")
+        missing.append("rows (this loss does not show them; at an event they are run one by one)")
     kept = "no states are kept, so steps cannot be replayed"
     if keeper.keeps_states:
         options = training.options

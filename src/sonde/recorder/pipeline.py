@@ -26,6 +26,7 @@ from sonde.recorder.intake import BatchIntake
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import take_moment
+from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, Stage, Update, noted
 
@@ -65,9 +66,7 @@ class Pipeline(Observer):
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
         self._wants_rows = training.options.spikes.sample_risk is not None
-        self._is_scaled = any(
-            isinstance(part, torch.amp.GradScaler) for part in training.named.values()
-        )
+        self._scaler = ScalerWatch(training.named.values())
         self._update: Update | None = None
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
@@ -145,7 +144,7 @@ class Pipeline(Observer):
         if last is None and not update.is_applied and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
             update.stage = Stage.APPLIED
-        if last or (last is None and (update.is_applied or self._is_scaled)):
+        if last or (last is None and (update.is_applied or self._scaler.has_updated)):
             self._record(returned)
 
     @guarded("this step is not recorded")
@@ -265,6 +264,7 @@ class Pipeline(Observer):
         self._update = update
         self._norm = None
         self._other_optimizer = None
+        self._scaler.has_updated = False
         if not self.num_updates and not self._has_begun:
             self._has_begun = True
             self.begins_anew()

@@ -44,7 +44,7 @@ def _row_tensors(batch: Any) -> list[Tensor]:
     return [
         tensor.detach().float().cpu()
         for tensor in tree.tensors
-        if tensor.is_floating_point() and tensor.dim() and len(tensor) == count
+        if tensor.is_floating_point() and tensor.numel() and tensor.dim() and len(tensor) == count
     ]
 
 

@@ -2,6 +2,7 @@
 hook sees; and how little the recorder needs.
 """
 
+import copy
 import random
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from recorder_loops import NUM_TOKENS, Model, Training, batches, same
-from torch import Tensor
+from torch import Tensor, nn
 
 from sonde.cli.main import run as sonde
 from sonde.errors import SondeError
@@ -179,3 +180,26 @@ def test_what_takes_long_to_load_is_loaded_before_there_is_an_event(tmp_path: Pa
         if thread.name == "sonde-languages":
             thread.join()
     assert languages._identifier.cache_info().currsize == 1
+
+
+def test_accumulation_with_a_scaler_and_without_last_is_one_update(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with Recorder(tmp_path / "run", model, optimizer, scaler=scaler) as recorder:
+        for number in range(12):
+
+            def step(batch: torch.Tensor, *, is_last: bool = number % 3 == 2) -> torch.Tensor:
+                loss = recorder.loss(model(batch).square().mean())
+                scaler.scale(loss / 3).backward()
+                if is_last:
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+                return loss
+
+            recorder.step(step, torch.randn(2, 4))
+    steps = read_steps(tmp_path / "run").by_number
+    assert list(steps) == [1, 2, 3, 4]
+    assert not any(step.skipped for step in steps.values())
+    assert copy.deepcopy(scaler).get_scale() == scaler.get_scale()

@@ -33,6 +33,9 @@ _PER_CROWD: Final = 0.34
 """The log-odds per power of ten of how rare it is that so many samples of a batch have the sign."""
 _PER_PART: Final = 2.85
 """The log-odds if the whole excess loss of the batch is in samples with the sign."""
+_A_LITTLE_FAR: Final = 4.0
+_VERY_FAR: Final = 10.0
+"""At the scene, a sign of a row counts in full from this many deviations on."""
 _MOST_RARE: Final = 6.0
 _MOST_CROWDED: Final = 8.0
 _ALIKE: Final = 0.8
@@ -93,8 +96,13 @@ def judge_kind_at_scene(scene: SceneEvidence, kind: str) -> CauseFinding | None:
     if not blamed:
         return None
     clearest = max((row.sign for row in blamed), key=lambda sign: sign.strength)
+    score = clearest.strength
+    if scene.metric == "sample":
+        # Ordinary text that is a little odd stands out a little.
+        far = max(scene.row_deviations, default=0.0)
+        score *= min(max((far - _A_LITTLE_FAR) / (_VERY_FAR - _A_LITTLE_FAR), 0.3), 1.0)
     return CauseFinding(
-        score=clearest.strength,
+        score=score,
         evidence=[*scene.describe_rows(blamed), *clearest.evidence],
         suspects=[row.suspect for row in blamed],
     )

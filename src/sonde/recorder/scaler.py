@@ -1,0 +1,51 @@
+"""Whether a gradient scaler has ended an update.
+
+A scaler that finds an overflow does not call the optimizer, so nothing else tells that an update is
+over: a loop that accumulates gradients looks the same. `GradScaler.update`, which every loop calls
+once per update, does. It is wrapped in the class, so that scalers can still be copied and pickled;
+it works as before.
+"""
+
+import functools
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_watches: "weakref.WeakSet[ScalerWatch]" = weakref.WeakSet()
+_wrapped: list[bool] = []
+"""Not empty once the method is wrapped."""
+
+
+class ScalerWatch:
+    """Watches the gradient scalers among the parts of a training."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.has_updated = False
+        """Whether a scaler was updated since this was last set to False."""
+        self._scalers = [part for part in parts if isinstance(part, torch.amp.GradScaler)]
+        if self._scalers:
+            _watches.add(self)
+            _wrap()
+
+    def note(self, scaler: torch.amp.GradScaler) -> None:
+        """Take notice that a scaler was updated."""
+        if any(own is scaler for own in self._scalers):
+            self.has_updated = True
+
+
+def _wrap() -> None:
+    """Wrap the method of all scalers, once."""
+    if _wrapped:
+        return
+    _wrapped.append(True)
+    update = torch.amp.GradScaler.update
+
+    @functools.wraps(update)
+    def overheard(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        for watch in _watches:
+            watch.note(self)
+        update(self, *args, **kwargs)
+
+    torch.amp.GradScaler.update = overheard  # type: ignore[method-assign]
