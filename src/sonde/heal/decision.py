@@ -236,7 +236,9 @@ def _wanted(
 ) -> Act:
     """Return the action that the verdict calls for, regardless of the limits."""
     first = sure_cause(verdict)
-    came_back = any(one.kind == "go back" and _is_again(act.call, one, heal) for one in past)
+    came_back = any(
+        earlier.kind == "go back" and _is_again(act.call, earlier, heal) for earlier in past
+    )
     if verdict is None or first is None:
         if came_back:
             return _without_batch(act, scene, "it came back, and the cause is not known")
@@ -244,21 +246,28 @@ def _wanted(
     if first.blames == "setting":
         return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
-    known = {
-        (name, number) for one in past for name, numbers in one.skip.items() for number in numbers
-    }
-    new = {
-        name: [one for one in blamed.samples(name).tolist() if (name, one) not in known]
-        for name in blamed.entries
-    }
-    if any(new.values()):
-        skip = {name: numbers for name, numbers in new.items() if numbers}
+    skip = _not_left_out_yet(blamed, past)
+    if skip:
         return replace(act, kind="skip samples", why="the verdict blames these samples", skip=skip)
     if len(blamed) or came_back:
         return _without_batch(
             act, scene, "it came back, so what the verdict says does not explain it"
         )
     return replace(act, kind="go back", why="no sample is to blame, so it will not happen again")
+
+
+def _not_left_out_yet(blamed: SkipList, past: Sequence[Act]) -> dict[str, list[int]]:
+    """Return the blamed samples that no earlier action left out, by dataset."""
+    known: set[tuple[str, int]] = set()
+    for earlier in past:
+        for name, numbers in earlier.skip.items():
+            known.update((name, number) for number in numbers)
+    found = {}
+    for name in blamed.entries:
+        new = [number for number in blamed.samples(name).tolist() if (name, number) not in known]
+        if new:
+            found[name] = new
+    return found
 
 
 def _about_setting(act: Act, setting: str, scene: Situation, heal: Heal) -> Act:

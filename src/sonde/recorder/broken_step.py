@@ -131,7 +131,7 @@ def _run(training: Training, micro: MicroBatch) -> str:
 
 
 def _are_gradients_finite(training: Training, loss: Tensor) -> bool:
-    parameters = [one for one in training.model.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
     scaled = loss * training.loss_scale()
     gradients: Sequence[Tensor | None] = torch.autograd.grad(scaled, parameters, allow_unused=True)
     known = [gradient for gradient in gradients if gradient is not None]

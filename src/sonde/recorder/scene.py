@@ -21,9 +21,9 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -80,6 +80,19 @@ class _Look:
     error: BaseException | None = None
 
 
+class RankFound(NamedTuple):
+    """What one rank tells the others."""
+
+    own: float | None
+    is_exact: bool
+    others: dict[str, tuple[float, float]]
+    rows: list[SceneRow]
+    row_losses: list[float]
+    row_weights: list[float]
+    row_problem: str
+    broken: BrokenNumbers | None
+
+
 class Scene:
     """Looks into the events of one training."""
 
@@ -121,18 +134,17 @@ class Scene:
                 *(update.step, look.own, update.own_loss),
             )
         self._try(look, lambda: self._read_rows(recent, update, look))
-        found = ranks.gather(
-            {
-                "own": look.own,
-                "is_exact": look.is_exact,
-                "others": look.others,
-                "rows": msgspec.to_builtins(look.suspects),
-                "losses": look.row_losses,
-                "weights": look.row_weights,
-                "row_problem": look.row_problem,
-                "broken": None if look.broken is None else asdict(look.broken),
-            }
+        own = RankFound(
+            own=look.own,
+            is_exact=look.is_exact,
+            others=look.others,
+            rows=look.suspects,
+            row_losses=look.row_losses,
+            row_weights=look.row_weights,
+            row_problem=look.row_problem,
+            broken=look.broken,
         )
+        found = msgspec.convert(ranks.gather(msgspec.to_builtins(own)), list[RankFound])
         if look.error is not None:
             raise look.error
         return _merged(update, recent, event, found)
@@ -340,40 +352,64 @@ class Scene:
 
 
 def _merged(
-    update: Update, recent: Sequence[Update], event: Event, found: list[Any]
+    update: Update, recent: Sequence[Update], event: Event, found: Sequence[RankFound]
 ) -> SceneEvidence:
     """Return what all ranks found together."""
-    owns = [rank["own"] for rank in found if rank["own"] is not None]
-    is_known = len(owns) == len(found)
-    rows = msgspec.convert([row for rank in found for row in rank["rows"]], list[SceneRow])
-    others = []
-    for step in found[0]["others"]:
-        if all(step in rank["others"] for rank in found):
-            then, now = zip(*(rank["others"][step] for rank in found), strict=True)
-            others.append((sum(then) / len(found), sum(now) / len(found)))
-    broken = [number for number, rank in enumerate(found) if rank["broken"] is not None]
-    are_rows_known = all(rank["losses"] for rank in found)
+    own, is_exact = _own_of(found)
+    rows = [row for rank in found for row in rank.rows]
+    row_losses: list[float] = []
+    row_weights: list[float] = []
+    if all(rank.row_losses for rank in found):
+        for rank in found:
+            row_losses += rank.row_losses
+            row_weights += rank.row_weights
+    problems = [rank.row_problem for rank in found if rank.row_problem]
+    rates = [(other.step, other.lr) for other in recent]
     return SceneEvidence(
         step=update.step,
         metric=event.metric,
-        own=sum(owns) / len(owns) if is_known else math.nan,
-        is_exact=all(rank["is_exact"] for rank in found) if is_known else None,
+        own=own,
+        is_exact=is_exact,
         normal=event.baseline if event.metric == "loss" else math.nan,
-        others=others,
+        others=_others_of(found),
         rows=sorted(rows, key=lambda row: -finite(row.loss)),
-        row_losses=[loss for rank in found for loss in rank["losses"]] if are_rows_known else (),
-        row_weights=[weight for rank in found for weight in rank["weights"]],
-        row_problem=next((rank["row_problem"] for rank in found if rank["row_problem"]), ""),
-        rates=[*((other.step, other.lr) for other in recent), (update.step, update.lr)],
-        broken=_broken_of(found, broken),
+        row_losses=row_losses,
+        row_weights=row_weights,
+        row_problem=problems[0] if problems else "",
+        rates=[*rates, (update.step, update.lr)],
+        broken=_broken_of(found),
     )
 
 
-def _broken_of(found: list[Any], broken: Sequence[int]) -> BrokenNumbers | None:
+def _own_of(found: Sequence[RankFound]) -> tuple[float, bool | None]:
+    """Return the mean loss of the step over the ranks, and whether it is exact on all of them; NaN
+    and None if a rank could not run it again.
+    """
+    losses = [rank.own for rank in found if rank.own is not None]
+    if len(losses) < len(found):
+        return math.nan, None
+    return sum(losses) / len(losses), all(rank.is_exact for rank in found)
+
+
+def _others_of(found: Sequence[RankFound]) -> list[tuple[float, float]]:
+    """Return the losses then and now of the batches that all ranks have run, as means over them."""
+    others = []
+    for step in found[0].others:
+        pairs = [rank.others[step] for rank in found if step in rank.others]
+        if len(pairs) == len(found):
+            then = sum(pair[0] for pair in pairs) / len(pairs)
+            now = sum(pair[1] for pair in pairs) / len(pairs)
+            others.append((then, now))
+    return others
+
+
+def _broken_of(found: Sequence[RankFound]) -> BrokenNumbers | None:
     """Return where the numbers of the first rank that has such a place break."""
+    broken = [number for number, rank in enumerate(found) if rank.broken is not None]
     if not broken:
         return None
-    first = msgspec.convert(found[broken[0]]["broken"], BrokenNumbers)
+    first = found[broken[0]].broken
+    assert first is not None
     return replace(first, ranks=tuple(broken), world_size=len(found))
 
 

@@ -107,7 +107,7 @@ def test_weights_are_not_touched_by_a_gradient_that_is_not_finite(
 
     with contextlib.suppress(TrainingStopped):  # which "stop" raises
         train(tmp_path, Kernel(), spoil, on_event)
-    assert all(bool(torch.isfinite(one).all()) for one in trained[0].parameters())
+    assert all(torch.isfinite(weight).all() for weight in trained[0].parameters())
 
 
 def test_a_batch_with_nan_is_named_by_its_rows(tmp_path: Path) -> None:
