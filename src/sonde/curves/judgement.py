@@ -17,9 +17,11 @@ from sonde.curves.clues import Guess, beginning, guesses, stays_up
 from sonde.curves.curve_events import find_curve_events
 from sonde.curves.loss_curve import LossCurve, Restart, joined
 from sonde.curves.phrases import brief, points
+from sonde.records.columns import Floats
 from sonde.report.curve import Curve
 from sonde.report.wording import duration, number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE, Event
+from sonde.spikes.quiet_rules import SAME_LOSS, QuietFinding, QuietWatch
 
 RESTART: Final = "restart"
 PAUSE: Final = "pause"
@@ -33,6 +35,9 @@ _PAUSE_SECONDS: Final = 600.0
 _MIN_TIMES: Final = 8
 _MAX_PAUSES: Final = 50
 _MAX_REPLACED: Final = 20
+_MAX_POINTS: Final = 50_000
+"""Of longer curves, some points are judged for quiet failures."""
+_NUM_DIGITS_READ: Final = 100
 _NOISE: Final = 1.4826
 _WORSE: Final = 3.0
 """A loss that is this many deviations higher after a restart is worse than before."""
@@ -171,12 +176,44 @@ def gradients_not_finite(curve: LossCurve) -> list[Finding]:
     ]
 
 
+def quiet_failures(curve: LossCurve) -> list[Finding]:
+    """Find losses that collapse or stand still, gradients that are nothing, rates of 0: what
+    watches a training, asked about every point.
+    """
+    stride = max(1, len(curve) // _MAX_POINTS)
+    watch = QuietWatch(silent=[SAME_LOSS] if _is_rounded(curve.values) else [])
+    findings = []
+    for place in range(0, len(curve), stride):
+        norm = float(curve.norms[place])
+        rate = float(curve.rates[place])
+        quiet = watch.observe(place + 1, float(curve.values[place]), norm, rate, math.nan, math.nan)
+        findings += [_quiet_finding(curve, found) for found in quiet]
+    return findings
+
+
+def _quiet_finding(curve: LossCurve, found: QuietFinding) -> Finding:
+    step = int(curve.steps[found.step - 1])
+    sentence = f"{found.sentence[0].upper()}{found.sentence[1:]}."
+    guess = Guess(cause="quiet", sentence=f"Look at {found.look_at}.")
+    return Finding(
+        kind=found.kind, first_step=step, last_step=step, title=sentence, probably=(guess,)
+    )
+
+
+def _is_rounded(values: Floats) -> bool:
+    """Return whether a log prints few digits, so that equal values say nothing."""
+    some = values[np.isfinite(values)][:_NUM_DIGITS_READ]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.all(np.round(some, 4) == some))
+
+
 RULES: Final[tuple[Rule, ...]] = (
     events_of_loss,
     events_before_restarts,
     restarts,
     pauses,
     gradients_not_finite,
+    quiet_failures,
 )
 """Every rule. A further one is a function from a curve to findings and an entry here."""
 

@@ -25,6 +25,7 @@ from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.numbers import Table, exchange, read_numbers
+from sonde.recorder.quiet import QuietLook
 from sonde.recorder.scene import Scene
 from sonde.recorder.training import Training
 from sonde.recorder.update import Loss, Update
@@ -68,6 +69,7 @@ class Judgement:
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
+        self._quiet = QuietLook(self._run, guard)
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -111,6 +113,7 @@ class Judgement:
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
+                self._quiet.look(update)
                 self._keeper.put(update)
 
     def _may_read(self, table: Copy) -> bool:
@@ -128,10 +131,12 @@ class Judgement:
             self._scene.prepare()
         if self._late and any(waiting is update for waiting, _ in self._late):
             return  # it is written when its loss has arrived
+        self._quiet.look(update)
         self._keeper.put(update)
 
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
+        self._quiet.start_over()
         kept = [update for update in self._recent if update.step <= num_updates]
         self._recent = deque(kept, maxlen=self._options.recent_steps)
 

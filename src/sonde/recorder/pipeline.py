@@ -13,6 +13,7 @@ them the same way. Only this class changes an update. Nothing here raises into t
 """
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -76,6 +77,8 @@ class Pipeline(Observer):
         self._has_failed = False
         self._has_begun = False
         self._longest = 0
+        self._began = 0.0
+        self._ended = 0.0
         self._num_scaler_skips = 0
         self.has_rows: bool | None = None
         """Whether the losses of rows are seen; None until the first update is over."""
@@ -161,6 +164,7 @@ class Pipeline(Observer):
         if update is None:
             return
         self.num_updates += 1
+        self._note_time(update)
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         self._note_skips(update)
@@ -260,6 +264,7 @@ class Pipeline(Observer):
 
     def _begin_update(self) -> Update:
         self.before_batch()
+        self._began = perf_counter()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
         self._norm = None
@@ -269,6 +274,14 @@ class Pipeline(Observer):
             self._has_begun = True
             self.begins_anew()
         return update
+
+    def _note_time(self, update: Update) -> None:
+        """Note how long an update took since the end of the one before it."""
+        now = perf_counter()
+        if self._ended:
+            update.seconds = now - self._ended
+            update.wait_seconds = self._began - self._ended
+        self._ended = now
 
     def _check_length(self, update: Update) -> None:
         """Tell, and hold no more batches, if no optimizer moves for very long."""

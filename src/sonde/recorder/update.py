@@ -152,6 +152,10 @@ class Update:
     """Whether the training has gone past it."""
     autocast: torch.dtype | None = None
     """The autocast precision of its forward passes."""
+    seconds = math.nan
+    """How long it took, with the wait for its data."""
+    wait_seconds = math.nan
+    """How long it waited for its data."""
 
     def __init__(self, step: int, *, had_gradients: bool) -> None:
         self.step = step

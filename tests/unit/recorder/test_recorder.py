@@ -32,6 +32,7 @@ def test_every_update_is_recorded_with_its_loss_rate_and_gradient_norm(tmp_path:
     assert steps[1].weight == NUM_ROWS * NUM_TOKENS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tells_loss", [False, True])
 def test_training_that_is_watched_and_investigated_equals_training_that_is_not(
     tmp_path: Path, tells_loss: bool

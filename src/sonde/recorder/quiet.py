@@ -1,0 +1,107 @@
+"""Failures without a jump in a training under way: told once each, and recorded in the run."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from sonde.recorder.guard import Guard, guarded
+from sonde.recorder.update import Update
+from sonde.records.journal import read_events
+from sonde.run import Run
+from sonde.spikes.quiet_rules import QuietFinding, QuietWatch
+
+EVENT: Final = "quiet_failure"
+"""The run event of such a failure."""
+SAME_BATCH: Final = "same_batch"
+_NUM_SAME: Final = 8
+"""The same batch so many times in a row is told."""
+_MAX_COMPARED: Final = 1 << 20
+"""Larger tensors are not compared with those of the step before."""
+
+
+class QuietLook:
+    """Looks at every finished update of one training."""
+
+    def __init__(self, run: Run, guard: Guard) -> None:
+        self.guard = guard
+        self._run = run
+        self._told = set[str]()
+        if run.resumed:
+            for record in read_events(run.layout.root, EVENT):
+                self._told.add(str(record.get("kind")))
+        self._watch = QuietWatch(self._told)
+        self._last_batch: Tensor | None = None
+        self._num_same = 0
+
+    @guarded("quiet failures are not looked for")
+    def look(self, update: Update) -> None:
+        """Look at an update that is over and whose loss is known."""
+        if update.loss is None:
+            return
+        found = self._watch.observe(
+            update.step,
+            update.loss,
+            None if update.skipped else update.grad_norm,
+            update.lr,
+            update.seconds,
+            update.wait_seconds,
+        )
+        for finding in found:
+            self._tell(finding)
+        self._look_at_batch(update)
+
+    def start_over(self) -> None:
+        """Forget the steps so far, because the training went back."""
+        self._watch.start_over()
+        self._num_same = 0
+
+    def _look_at_batch(self, update: Update) -> None:
+        """Notice that a loader gives the same batch again and again."""
+        if SAME_BATCH in self._told or not update.micro or not update.micro[0].tensors:
+            return
+        batch = update.micro[0].tensors[0]
+        before = self._last_batch
+        self._last_batch = batch
+        if before is None or not _is_same(before, batch):
+            self._num_same = 0
+            return
+        self._num_same += 1
+        if self._num_same == _NUM_SAME:
+            self._tell(
+                QuietFinding(
+                    kind=SAME_BATCH,
+                    step=update.step,
+                    sentence=f"the same batch has come {_NUM_SAME + 1} times in a row",
+                    look_at="the loader: an iterator made anew at every step, a sampler that is"
+                    " not advanced",
+                )
+            )
+
+    def _tell(self, finding: QuietFinding) -> None:
+        self._told.add(finding.kind)
+        if self._run.rank == 0:
+            self._run.event(
+                EVENT,
+                kind=finding.kind,
+                step=finding.step,
+                sentence=finding.sentence,
+                look_at=finding.look_at,
+            )
+            self.guard.tell(
+                finding.kind,
+                f"sonde: step {finding.step}: {finding.sentence}. Look at {finding.look_at}",
+            )
+
+
+def _is_same(before: Tensor, batch: Tensor) -> bool:
+    """Return whether two batches have the same content. Tensors on a device are not waited for, and
+    a buffer that the loop fills anew cannot be compared with itself.
+    """
+    if not batch.is_cpu or batch.layout is not torch.strided or batch.is_nested:
+        return False
+    if batch.shape != before.shape or batch.dtype != before.dtype:
+        return False
+    if not 1 < batch.numel() <= _MAX_COMPARED or batch.data_ptr() == before.data_ptr():
+        return False
+    return torch.equal(before, batch)

@@ -1,0 +1,278 @@
+"""Failures without a jump: losses that collapse or stand still, gradients that are nothing, rates
+of 0, steps that get slower. Pure.
+
+    QUIET_RULES          functions from a series of steps to a finding, or None
+    QuietWatch           asks them about a training under way, each until it has spoken once
+
+A quiet failure is told as a fact, with its figures: what it means, the check before a training
+(`sonde check`) can find out by experiment. The rules need a long look back, so they are asked every
+32 steps only: 2 µs a step (benchmarks/flight.py).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+COLLAPSE: Final = "loss_collapse"
+NO_PROGRESS: Final = "no_progress"
+SAME_LOSS: Final = "same_loss"
+NO_GRADIENT: Final = "no_gradient"
+FADING_GRADIENT: Final = "fading_gradient"
+NO_RATE: Final = "no_rate"
+SLOWER: Final = "slower"
+
+WINDOW: Final = 1024
+"""How many steps the rules look back."""
+_EVERY: Final = 32
+"""How many steps pass between two looks."""
+_SHORT: Final = 16
+_LONG: Final = 64
+_CLIFF: Final = 0.25
+"""A loss collapses if it falls below this fraction of a level at which it had settled."""
+_SETTLED: Final = 1.15
+"""A level is settled if its first half is at most this many times its second half."""
+_MIN_STEPS: Final = 400
+"""Before this many steps no training is said to make no progress."""
+_PROGRESS: Final = 0.005
+"""Less than this fraction of the loss in all this time is no progress."""
+_NUM_SAME: Final = 12
+_NUM_ZERO: Final = 8
+_FADED: Final = 1e-3
+"""A gradient norm below this fraction of what it was has faded away."""
+_STILL_HIGH: Final = 0.5
+"""A loss above this fraction of what it was is not why the gradients are small."""
+_SLOWER: Final = 3.0
+_LEAST_SECONDS: Final = 0.02
+"""Steps that are faster than this are not called slow."""
+
+
+class StepSeries(NamedTuple):
+    """The last steps of a training, oldest first. What is not known is NaN."""
+
+    steps: Floats
+    losses: Floats
+    norms: Floats
+    """Gradient norms before clipping."""
+    rates: Floats
+    """Learning rates."""
+    seconds: Floats
+    """How long each step took, with the wait for its data."""
+    waits: Floats
+    """How long each step waited for its data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuietFinding:
+    """A failure that shows in no single step."""
+
+    kind: str
+    """The name of the rule."""
+    step: int
+    """The step at which it was noticed."""
+    sentence: str
+    """What was found, with its figures."""
+    look_at: str
+    """What to look at."""
+
+
+Rule: TypeAlias = Callable[[StepSeries], "QuietFinding | None"]
+
+
+def loss_collapse(series: StepSeries) -> QuietFinding | None:
+    """Find a loss that falls off a cliff, far below where it had settled."""
+    losses = series.losses
+    if len(losses) < _SHORT + _LONG or not np.isfinite(losses[-_SHORT - _LONG :]).all():
+        return None
+    before = losses[-_SHORT - _LONG : -_SHORT]
+    level = _median(before)
+    first_half = _median(before[: _LONG // 2])
+    now = _median(losses[-_SHORT:])
+    is_settled = 0 < first_half < _SETTLED * _median(before[_LONG // 2 :])
+    if not is_settled or not 0 <= now < _CLIFF * level:
+        return None
+    return QuietFinding(
+        kind=COLLAPSE,
+        step=int(series.steps[-1]),
+        sentence=f"the loss fell from {level:.4g} to {now:.4g} within {_SHORT + _LONG} steps",
+        look_at=(
+            "a model that can see its targets (labels that are the inputs, a missing causal mask),"
+            " or data that repeats"
+        ),
+    )
+
+
+def no_progress(series: StepSeries) -> QuietFinding | None:
+    """Find a loss that is where it was at the beginning, although rate and gradients are there."""
+    losses = series.losses
+    if len(losses) < _MIN_STEPS or series.steps[0] > _LONG:
+        return None
+    early = losses[_SHORT : _SHORT + _LONG]
+    late = losses[-_LONG:]
+    if not (np.isfinite(early).all() and np.isfinite(late).all()):
+        return None
+    has_rate = not np.any(series.rates[-_LONG:] <= 0)
+    level = _median(early)
+    if not has_rate or level <= 0 or _median(late) < (1 - _PROGRESS) * level:
+        return None
+    if _median(late) > (1 + 10 * _PROGRESS) * level:
+        return None  # it rises: that is another story
+    return QuietFinding(
+        kind=NO_PROGRESS,
+        step=int(series.steps[-1]),
+        sentence=(
+            f"the loss is {_median(late):.4g}, and was {level:.4g} {len(losses) - _SHORT} steps"
+            " before"
+        ),
+        look_at=(
+            "whether the optimizer holds the parameters of this model, whether labels belong to"
+            " inputs, and whether the learning rate is far too low or too high"
+        ),
+    )
+
+
+def same_loss(series: StepSeries) -> QuietFinding | None:
+    """Find a loss that is the same to the bit, step after step."""
+    last = series.losses[-_NUM_SAME:]
+    if len(last) < _NUM_SAME or not np.isfinite(last).all() or np.any(last != last[0]):
+        return None
+    return QuietFinding(
+        kind=SAME_LOSS,
+        step=int(series.steps[-1]),
+        sentence=f"the loss has been exactly {last[0]:.6g} for {_NUM_SAME} steps",
+        look_at="whether the weights change at all, and whether every step gets another batch",
+    )
+
+
+def no_gradient(series: StepSeries) -> QuietFinding | None:
+    """Find gradients that are exactly zero."""
+    last = series.norms[-_NUM_ZERO:]
+    if len(last) < _NUM_ZERO or np.any(last != 0):
+        return None
+    return QuietFinding(
+        kind=NO_GRADIENT,
+        step=int(series.steps[-1]),
+        sentence=f"the gradient norm has been 0 for {_NUM_ZERO} steps",
+        look_at="whether the loss depends on the model: a detach, a no_grad, saturated outputs",
+    )
+
+
+def fading_gradient(series: StepSeries) -> QuietFinding | None:
+    """Find gradients that have faded away while the loss is still high."""
+    norms = series.norms
+    if len(norms) < 4 * _LONG:
+        return None
+    early = _median(norms[_SHORT : _SHORT + _LONG])
+    late = _median(norms[-_LONG:])
+    loss_then = _median(series.losses[_SHORT : _SHORT + _LONG])
+    loss_now = _median(series.losses[-_LONG:])
+    is_high = loss_now > _STILL_HIGH * loss_then > 0
+    if not (0 < late < _FADED * early and is_high):
+        return None
+    return QuietFinding(
+        kind=FADING_GRADIENT,
+        step=int(series.steps[-1]),
+        sentence=(
+            f"the gradient norm fell from {early:.3g} to {late:.3g} while the loss is still"
+            f" {loss_now:.4g}"
+        ),
+        look_at="dead units and saturated activations, and the size of the weights",
+    )
+
+
+def no_rate(series: StepSeries) -> QuietFinding | None:
+    """Find a learning rate that stays at 0."""
+    last = series.rates[-_SHORT:]
+    if len(last) < _SHORT or np.any(last != 0):
+        return None
+    return QuietFinding(
+        kind=NO_RATE,
+        step=int(series.steps[-1]),
+        sentence=f"the learning rate has been 0 for {_SHORT} steps, so nothing is learnt",
+        look_at="where the schedule ends, and whether the scheduler is stepped once per update",
+    )
+
+
+def slower(series: StepSeries) -> QuietFinding | None:
+    """Find steps that take far longer than they did, and for a long time."""
+    block = 2 * _LONG
+    seconds = series.seconds
+    if len(seconds) < 3 * block or not np.isfinite(seconds).all():
+        return None
+    blocks = seconds[len(seconds) % block :].reshape(-1, block)
+    medians = np.median(blocks, axis=1)
+    fastest = float(medians[:-1].min())
+    now = float(medians[-1])
+    if now < _LEAST_SECONDS or now < _SLOWER * fastest:
+        return None
+    waited = _median(series.waits[-block:])
+    return QuietFinding(
+        kind=SLOWER,
+        step=int(series.steps[-1]),
+        sentence=(
+            f"a step takes {now:.3g} s, and took {fastest:.3g} s; {waited:.3g} s of it is waiting"
+            " for data"
+        ),
+        look_at="the loader if the wait grew; otherwise what else uses the machine, and memory",
+    )
+
+
+QUIET_RULES: Final[tuple[Rule, ...]] = (
+    loss_collapse,
+    no_progress,
+    same_loss,
+    no_gradient,
+    fading_gradient,
+    no_rate,
+    slower,
+)
+"""Every rule. A further one is a function from a series to a finding and an entry here."""
+
+
+class QuietWatch:
+    """Asks the rules about a training under way."""
+
+    def __init__(self, silent: Iterable[str] = ()) -> None:
+        """`silent` are the kinds that were told before, in an earlier start of the run."""
+        self._columns = np.full((6, WINDOW), math.nan)
+        self._num = 0
+        self._silent = set(silent)
+
+    def observe(
+        self, step: int, loss: float, norm: float | None, rate: float, seconds: float, wait: float
+    ) -> list[QuietFinding]:
+        """Add a step, and return what is found for the first time."""
+        place = self._num % WINDOW
+        known_norm = math.nan if norm is None else norm
+        self._columns[:, place] = (step, loss, known_norm, rate, seconds, wait)
+        self._num += 1
+        if self._num % _EVERY:
+            return []
+        series = self._series()
+        found = []
+        for rule in QUIET_RULES:
+            finding = rule(series)
+            if finding is not None and finding.kind not in self._silent:
+                self._silent.add(finding.kind)
+                found.append(finding)
+        return found
+
+    def start_over(self) -> None:
+        """Forget the steps, because the training went back or another one began."""
+        self._num = 0
+
+    def _series(self) -> StepSeries:
+        """Return the last steps, oldest first."""
+        if self._num <= WINDOW:
+            return StepSeries(*self._columns[:, : self._num])
+        first = self._num % WINDOW
+        return StepSeries(*np.concatenate([self._columns[:, first:], self._columns[:, :first]], 1))
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values))

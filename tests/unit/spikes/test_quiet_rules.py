@@ -1,0 +1,101 @@
+"""Failures without a jump, told once each; and trainings that are fine, about which nothing is
+said.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from sonde.spikes.quiet_rules import (
+    COLLAPSE,
+    FADING_GRADIENT,
+    NO_GRADIENT,
+    NO_PROGRESS,
+    NO_RATE,
+    SAME_LOSS,
+    SLOWER,
+    Floats,
+    QuietWatch,
+)
+
+DICE = np.random.default_rng(5)
+
+
+def falling(num: int = 800) -> Floats:
+    """The loss of a training that is fine."""
+    steps = np.arange(num)
+    return 2.0 + 3.0 * np.exp(-steps / 150) + DICE.normal(0, 0.05, num)
+
+
+def kinds(
+    losses: Floats,
+    *,
+    norm: float | Floats = 1.0,
+    rate: float | Floats = 1e-3,
+    seconds: float | Floats = 0.1,
+) -> list[str]:
+    watch = QuietWatch()
+    num = len(losses)
+    norms = np.broadcast_to(norm, num)
+    rates = np.broadcast_to(rate, num)
+    times = np.broadcast_to(seconds, num)
+    found = []
+    for place in range(num):
+        numbers = (losses[place], norms[place], rates[place], times[place], 0.01)
+        found += watch.observe(place + 1, *map(float, numbers))
+    return [finding.kind for finding in found]
+
+
+def test_nothing_is_said_of_a_training_that_is_fine() -> None:
+    noisy = DICE.lognormal(0, 0.3, 800)
+    warm_restarts = 1e-3 * (0.5 + 0.5 * np.cos(np.arange(800) % 200 / 200 * math.pi))
+    assert kinds(falling(), norm=noisy, rate=warm_restarts, seconds=0.1 * noisy) == []
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(0.2, True), (0.3, False)])
+def test_a_loss_that_falls_off_a_cliff_is_told(factor: float, is_told: bool) -> None:
+    losses = np.r_[np.full(300, 3.0), np.full(100, 3.0 * factor)] + DICE.normal(0, 0.01, 400)
+    assert (COLLAPSE in kinds(losses)) is is_told
+
+
+@pytest.mark.parametrize(("fall", "is_told"), [(0.0, True), (0.05, False)])
+def test_a_loss_that_stays_where_it_began_is_told(fall: float, is_told: bool) -> None:
+    losses = 4.17 - np.linspace(0, fall, 480) + DICE.normal(0, 0.002, 480)
+    assert (NO_PROGRESS in kinds(losses)) is is_told
+
+
+def test_no_progress_at_a_rate_of_zero_is_the_rate() -> None:
+    losses = np.full(480, 4.17) + DICE.normal(0, 0.002, 480)
+    found = kinds(losses, rate=0.0)
+    assert NO_RATE in found
+    assert NO_PROGRESS not in found
+
+
+def test_the_same_loss_again_and_again_is_told_once() -> None:
+    assert kinds(np.full(200, 3.0)).count(SAME_LOSS) == 1
+    assert SAME_LOSS not in kinds(falling(200))
+
+
+@pytest.mark.parametrize(("norm", "is_told"), [(0.0, True), (1e-9, False)])
+def test_gradients_of_zero_are_told(norm: float, is_told: bool) -> None:
+    assert (NO_GRADIENT in kinds(falling(100), norm=norm)) is is_told
+
+
+@pytest.mark.parametrize(("faded", "is_told"), [(5e-4, True), (5e-3, False)])
+def test_gradients_that_fade_away_are_told(faded: float, is_told: bool) -> None:
+    norms = np.r_[np.ones(200), np.full(300, faded)]
+    losses = 3.0 + DICE.normal(0, 0.05, 500)
+    assert (FADING_GRADIENT in kinds(losses, norm=norms)) is is_told
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(3.5, True), (2.5, False)])
+def test_steps_that_get_far_slower_are_told(factor: float, is_told: bool) -> None:
+    seconds = np.r_[np.full(400, 0.1), np.full(400, 0.1 * factor)]
+    assert (SLOWER in kinds(falling(), seconds=seconds)) is is_told
+
+
+def test_after_a_resume_nothing_is_said_again() -> None:
+    after = QuietWatch(silent=[SAME_LOSS])
+    for step in range(65, 165):
+        assert not after.observe(step, 3.0, 1.0, 1e-3, 0.1, 0.0)
