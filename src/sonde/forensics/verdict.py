@@ -195,14 +195,14 @@ def _stays(before: Verdict, now: Verdict) -> bool:
     """Return whether an earlier verdict on a step holds, although there is a newer one.
 
     A weaker verdict does not replace a stronger one. A step that was made again after a rollback
-    is another step: what is found there replaces the old verdict only if it names a cause too.
+    is another step: what is found there replaces the old verdict only if it is an event too.
     """
     if not before.names_a_cause:
         return False
     if not now.names_a_cause:
         return True
     if is_about_another(before, now):
-        return False
+        return now.event is None
     return before.causes[0].confidence > now.causes[0].confidence
 
 

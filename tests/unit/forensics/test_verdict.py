@@ -1,12 +1,15 @@
 """A verdict as a file."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sonde.errors import DamagedFile, RunError
 from sonde.forensics.verdict import (
+    NOTHING,
+    UNKNOWN,
     Cause,
     Experiment,
     ModuleStatistics,
@@ -14,6 +17,7 @@ from sonde.forensics.verdict import (
     Suspect,
     Verdict,
     read_verdict,
+    read_verdict_history,
     write_verdict,
 )
 from sonde.records.layout import RunLayout
@@ -70,3 +74,37 @@ def test_a_damaged_verdict_is_named(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DamagedFile, match=r"verdict-42\.json"):
         read_verdict(tmp_path, 42)
+
+
+def named(cause: str, confidence: float, *, loss: float = 9.0, is_event: bool = True) -> Verdict:
+    first = Cause(cause=cause, title=cause, confidence=confidence)
+    event = {"kind": "spike", "first_step": 42} if is_event else None
+    return replace(VERDICT, causes=(first,), loss=loss, event=event, place="replay")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "holds"),
+    [
+        (named("garbled_text", 0.9), named("hard_sample", 0.5), "garbled_text"),
+        (named("hard_sample", 0.5), named("garbled_text", 0.9), "garbled_text"),
+        (named("garbled_text", 0.9), named(NOTHING, 0.6, loss=3.0), "garbled_text"),
+        (named("markup", 0.9), named("log", 0.5, loss=3.0, is_event=False), "markup"),
+        (named("markup", 0.9), named("learning_rate", 0.6, loss=12.0), "learning_rate"),
+        (named(UNKNOWN, 0.45), named(NOTHING, 0.6), NOTHING),
+    ],
+)
+def test_a_weaker_verdict_never_replaces_a_stronger_one_and_all_are_kept(
+    tmp_path: Path, before: Verdict, now: Verdict, holds: str
+) -> None:
+    write_verdict(tmp_path, before)
+    write_verdict(tmp_path, now)
+    assert read_verdict(tmp_path, 42).causes[0].cause == holds
+    assert read_verdict_history(tmp_path, 42) == [now, before]
+    assert read_verdict_history(tmp_path, 41) == []
+
+
+def test_the_history_of_verdicts_survives_damaged_lines(tmp_path: Path) -> None:
+    write_verdict(tmp_path, VERDICT)
+    path = RunLayout(tmp_path).verdict_history
+    path.write_bytes(b'{"step":1}\n' + b"\xff{\n" + path.read_bytes() + b'{"causes":[]')
+    assert [verdict.step for verdict in read_verdict_history(tmp_path)] == [42]

@@ -20,6 +20,8 @@ _LEAST_SHARE: Final = 0.15
 """A suspect adds at least this fraction of what the worst one adds to the loss."""
 _HIGH_Z: Final = 3.0
 _FAR_Z: Final = 8.0
+_IN_CALM: Final = 0.4
+"""How much such a sample counts in a step whose loss is normal."""
 _WHOLE_Z: Final = 4.0
 """A batch whose samples together are this many deviations out is unusual as a whole."""
 
@@ -57,8 +59,16 @@ def judge(evidence: Evidence) -> CauseFinding | None:
             f"at the weights after step {state.earlier} the loss of the batch is"
             f" {state.earlier_own:.3g}"
         )
+    title = None
+    if evidence.case.is_calm:
+        # There is no loss to explain, so a sample that merely is high explains nothing.
+        score *= _IN_CALM
+        title = "A sample is somewhat high; the step itself is calm."
     return CauseFinding(
-        score=score * evidence.data_weight, evidence=sentences, suspects=evidence.suspects(far)
+        score=score * evidence.data_weight,
+        evidence=sentences,
+        suspects=evidence.suspects(far),
+        title=title,
     )
 
 
