@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.data.skip_list import sample_name
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict
 from sonde.spikes.detectors import Event
 
@@ -88,5 +89,5 @@ def _row(cause: Cause) -> str:
     suspect = cause.suspects[0]
     place = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
     words = " ".join(suspect.text.split())[:_MAX_ROW]
-    parts = [f"{suspect.dataset} {suspect.sample}".strip(), place, repr(words) if words else ""]
+    parts = [sample_name(suspect.dataset, suspect.sample), place, repr(words) if words else ""]
     return ", ".join(part for part in parts if part)

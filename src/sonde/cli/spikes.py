@@ -29,7 +29,7 @@ from sonde.cli.terminal import (
 from sonde.compat.atorch.token_loss_spike import TokenLossSpike
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
-from sonde.forensics.verdict import texts_in_verdicts
+from sonde.forensics.verdict import known_texts
 from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
@@ -144,7 +144,7 @@ def _answer(run: Path, step: int | None, texts: Texts) -> tuple[object, Callable
     log = read_spikes(run)
     tokenizer = texts.load_tokenizer()
     decoder = SampleDecoder(
-        log.datasets, directory=texts.data, tokenizer=tokenizer, known=texts_in_verdicts(run)
+        log.datasets, directory=texts.data, tokenizer=tokenizer, known=known_texts(run)
     )
     if step is None:
         rows = [(spike, decoder.decode(spike.samples()[:1])) for spike in log.spikes]

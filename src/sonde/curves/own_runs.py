@@ -19,6 +19,7 @@ from sonde.curves.judgement import (
 from sonde.curves.loss_curve import LossCurve, find_metric, restart_between
 from sonde.curves.names import norm_name, rate_name
 from sonde.curves.phrases import brief
+from sonde.data.skip_list import sample_name
 from sonde.errors import SondeError
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict, read_verdict
 from sonde.records.columns import Floats, Integers
@@ -167,7 +168,7 @@ def _outlying(log: SpikeLog) -> list[Finding]:
         return []
     worst = max(log.samples, key=lambda sample: sample.z or 0.0)
     steps = [sample.step or 0 for sample in log.samples]
-    name = f"{worst.dataset} {worst.sample}".strip()
+    name = sample_name(worst.dataset, worst.sample)
     count = len(log.samples)
     told = f"{name} at step {number(worst.step or 0)}, has a loss of {brief(worst.loss or 0.0)}"
     usual = f" where {brief(worst.expected)} is usual for its length" if worst.expected else ""
@@ -193,7 +194,7 @@ def _worst_row(samples: object) -> tuple[Guess, ...]:
     if not isinstance(samples, list) or not samples or samples[0].loss is None:
         return ()
     worst = samples[0]
-    name = f"{worst.dataset} {worst.sample}".strip()
+    name = sample_name(worst.dataset, worst.sample)
     share = f", {worst.share:.0%} of the step" if worst.share else ""
     return (
         Guess(
@@ -246,7 +247,7 @@ def _guesses_of(verdict: Verdict) -> tuple[Guess, ...]:
         sentence = cause.title.rstrip(".")
         row = cause.suspects[0] if cause.suspects else None
         text = "" if row is None else " ".join(row.text.split())[:_MAX_TEXT]
-        named = "" if row is None else f" {row.dataset} {row.sample}: {text!r}.".replace("  ", " ")
+        named = "" if row is None else f" {sample_name(row.dataset, row.sample)}: {text!r}."
         guesses.append(
             Guess(cause=cause.cause, sentence=f"{sentence} ({cause.confidence:.0%}).{named}")
         )

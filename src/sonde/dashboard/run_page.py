@@ -21,7 +21,7 @@ from sonde.dashboard.frame import (
 )
 from sonde.dashboard.outliers import num_standing_out
 from sonde.errors import SondeError
-from sonde.forensics.verdict import texts_in_verdicts
+from sonde.forensics.verdict import known_texts
 from sonde.log.backend import LOG, METADATA
 from sonde.log.backends.stdout import value_text
 from sonde.records import layout
@@ -278,7 +278,7 @@ def samples_page(_: ListedRun, run: OpenRun, _query: Query) -> Child:
         stands_out = f"{num_outlying} of them {stand} out from the others: in red."
         line = f"{command} --num {num_outlying} --skip"
         skip = section("What to do next", commands([("skip those that stand out", line)]))
-    known = texts_in_verdicts(run.path)
+    known = known_texts(run.path)
     entries = [_with_text(entry, known) for entry in found.entries]
     listed = worst_samples(entries, num_outlying=num_outlying)
     return [tag("p", f"{sentence} {stands_out}"), bad, listed, skip]

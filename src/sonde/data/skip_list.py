@@ -31,7 +31,18 @@ _ENTRY: Final = re.compile(
 )
 _MAX_RANGE: Final = 10_000_000
 _MAX_SAMPLE: Final = 2**63 - 1
+CONTENT: Final = "content"
+"""The dataset name of samples without a number: their number is a digest of their content."""
 _SEAL: Final = "# crc "
+
+
+def sample_name(dataset: str, sample: object) -> str:
+    """Return how a sample is called everywhere: its dataset and number, or `#` and 16 digits of its
+    content.
+    """
+    if dataset == CONTENT and isinstance(sample, int):
+        return f"#{sample:016x}"
+    return f"{dataset} {sample}".strip()
 
 
 def read_skip_list(path: str | Path) -> "SkipList":

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sonde.data.skip_list import sample_name
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.forensics.verdict import Experiment, Suspect
 from sonde.spread import Spread
@@ -49,7 +50,12 @@ class SceneRow(NamedTuple):
 
     def describe(self) -> str:
         """Say which row it is, and its loss."""
-        return f"row {self.suspect.dataset}:{self.suspect.sample} has a loss of {self.loss:.4g}"
+        return f"sample {self.name} has a loss of {self.loss:.4g}"
+
+    @property
+    def name(self) -> str:
+        """How the sample is called."""
+        return sample_name(self.suspect.dataset, self.suspect.sample)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

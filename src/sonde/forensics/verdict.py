@@ -20,6 +20,7 @@ from sonde.errors import DamagedFile, RunError
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.files import read_small, write_file
+from sonde.records.journal import read_events
 from sonde.records.layout import RunLayout
 from sonde.records.reader import read_records
 from sonde.records.seal import seal, unseal_document
@@ -32,6 +33,8 @@ skipped, and the advice is what to look at.
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
 
+SAMPLE_TEXT: Final = "sample_text"
+"""The run event that holds the text of a sample that stood out."""
 NOTHING: Final = "nothing_wrong"
 """The step is like those around it."""
 UNKNOWN: Final = "not_known"
@@ -230,11 +233,15 @@ def read_verdict_history(run: str | Path, step: int | None = None) -> list[Verdi
     return found[::-1]
 
 
-def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
-    """Return the texts of the samples that verdicts name, by dataset and number. Unreadable
-    verdicts are skipped.
+def known_texts(run: Path) -> dict[tuple[str, int], str]:
+    """Return the texts that the run holds of samples that stood out or that verdicts name, by
+    dataset and number. Unreadable verdicts are skipped.
     """
     found: dict[tuple[str, int], str] = {}
+    for record in read_events(run, SAMPLE_TEXT):
+        number = record.get("sample")
+        if isinstance(number, int):
+            found[str(record.get("dataset")), number] = str(record.get("text"))
     for step, _ in RunLayout(run).verdicts():
         with contextlib.suppress(RunError, DamagedFile):
             for cause in read_verdict(run, step).causes:

@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sonde.data.skip_list import CONTENT
 from sonde.errors import DamagedFile
 
-CONTENT: Final = "content"
-"""The dataset name of samples without a number: their number is a digest of their tokens."""
 TRAIN: Final = "train"
 """The dataset name of samples that have a number but no dataset."""
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from sonde import ranks
+from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
 from sonde.forensics.judge import judge_scene
 from sonde.forensics.scene_evidence import SceneEvidence
-from sonde.forensics.verdict import SURE, Verdict, write_verdict
+from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
 from sonde.log.device import Copy
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _NUM_CALM: Final = 24
 """After this many updates the training is under way, but no event can have been detected yet."""
+_MAX_TEXTS: Final = 1000
+"""The texts of at most this many outlying samples are kept."""
 _logger = logging.getLogger("sonde")
 
 SKIPS: Final = "skipped updates"
@@ -74,6 +77,7 @@ class Judgement:
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
         self._num_skipped = 0
+        self._num_texts = 0
         self._num_done = 0
 
     @property
@@ -173,7 +177,7 @@ class Judgement:
         self._judged = None
         if rows and event is None:
             found = self.spikes.sample_event
-            if found is not None and found.is_worth_a_look:
+            if found is not None:
                 self._attempt(found.step, lambda: self._look_at_rows(found, update))
         if self.on_event != "record":
             self._react(update, event)
@@ -239,16 +243,29 @@ class Judgement:
             self._write_verdict(jump, update, found, started, event=asdict(event))
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
-        """Read outlying samples and write a first verdict on them. Each rank does this for its
-        own.
+        """Keep the texts of outlying samples, and write a first verdict on the first ones. Each
+        rank does this for its own.
         """
+        if self._num_texts >= _MAX_TEXTS:
+            return
         started = time.time()
         known = {recent.step: recent for recent in (*self._recent, update)}
         judged = known.get(found.step)
         if judged is None:
             return
         rows = self._scene.read_rows(judged, list(self._recent), found.rows)
-        if rows:
+        for row in rows:
+            suspect = row.suspect
+            if suspect.text:
+                self._num_texts += 1
+                self._run.event(
+                    SAMPLE_TEXT,
+                    step=found.step,
+                    dataset=suspect.dataset,
+                    sample=suspect.sample,
+                    text=suspect.text,
+                )
+        if rows and found.is_worth_a_look:
             jump = (
                 f"a sample's loss is {rows[0].loss:.4g}, samples of its length have"
                 f" {found.expected[0]:.4g}"
@@ -305,7 +322,8 @@ def _in_a_line(verdict: Verdict) -> str:
         sentence += f" ({first.confidence:.0%} sure)"
     if first.suspects:
         suspect = first.suspects[0]
-        sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {suspect.sample}"
+        name = sample_name(suspect.dataset, suspect.sample)
+        sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {name}"
     return sentence
 
 

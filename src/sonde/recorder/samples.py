@@ -27,9 +27,9 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from sonde.data.skip_list import SkipList, read_skip_list
+from sonde.data.skip_list import CONTENT, SkipList, read_skip_list
 from sonde.errors import SettingError
-from sonde.recorder.batch_tree import CONTENT, TRAIN, names_of_sample
+from sonde.recorder.batch_tree import TRAIN, names_of_sample
 from sonde.records.layout import RunLayout
 from sonde.run import Run
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
-from sonde.forensics.verdict import Verdict, read_verdict, texts_in_verdicts
+from sonde.forensics.verdict import Verdict, known_texts, read_verdict
 from sonde.heal.decision import describe
 from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import check_folder, open_regular
@@ -258,7 +258,7 @@ def _events(
 
 def open_decoder(run: Path, log: SpikeLog) -> SampleDecoder:
     """Return what finds the text of a run's samples: in its data, or else in its verdicts."""
-    return SampleDecoder(log.datasets, known=texts_in_verdicts(run))
+    return SampleDecoder(log.datasets, known=known_texts(run))
 
 
 def event_facts(mark: Mark, log: SpikeLog, decoder: SampleDecoder) -> EventFacts:

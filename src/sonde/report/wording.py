@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from rich import filesize
 
+from sonde.data.skip_list import sample_name
+
 INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
@@ -105,7 +107,7 @@ def origin(named: Any, sample: Any) -> list[str]:
     """
     document = "" if sample.document is None else f"document {sample.document}"
     place = sample.file if sample.line is None else f"{sample.file}:{sample.line}"
-    return [fact for fact in (f"{named.dataset} {named.sample}".strip(), document, place) if fact]
+    return [fact for fact in (sample_name(named.dataset, named.sample), document, place) if fact]
 
 
 def about_run(manifest: Any) -> dict[str, str]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from sonde.data.skip_list import SkipList
-from sonde.recorder.batch_tree import CONTENT, TRAIN, sample_names
+from sonde.data.skip_list import CONTENT, SkipList
+from sonde.recorder.batch_tree import TRAIN, sample_names
 from sonde.recorder.samples import TAG, tag
 
 DATASET = [{"input_ids": torch.tensor([number, number + 1, 2 * number])} for number in range(20)]

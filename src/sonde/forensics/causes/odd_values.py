@@ -21,7 +21,7 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     if not blamed:
         return None
     sentences = scene.describe_rows(blamed)
-    sentences += [f"row {row.suspect.sample}: {row.oddity}" for row in blamed]
+    sentences += [f"sample {row.name}: {row.oddity}" for row in blamed]
     return CauseFinding(score=0.85, evidence=sentences, suspects=[row.suspect for row in blamed])
 
 
