@@ -122,6 +122,8 @@ class Parts:
     """The position in the data where the resumed part begins; None is the right one."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Anything else with a state, by name."""
+    spoil: Callable[[int, Tensor], Tensor] | None = None
+    """What becomes of the batch of a step, where the data is to be bad."""
 
     def state(self, step: int) -> dict[str, Any]:
         """A complete checkpoint."""
@@ -210,7 +212,10 @@ def resume_training(
         position = whole.first_batch
     last = KILLED if job.part == 1 else LAST
     for number in range(start + 1, last + 1):
-        loss = recorder.step(train_step, batch_at(whole.rows, position, seed=whole.data_seed))
+        batch = batch_at(whole.rows, position, seed=whole.data_seed)
+        if whole.spoil is not None:
+            batch = whole.spoil(number, batch)
+        loss = recorder.step(train_step, batch)
         position += 1
         if number % 20 == 0:
             print(f"iter {number}: loss {float(loss):.4f}", flush=True)

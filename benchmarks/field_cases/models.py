@@ -142,10 +142,10 @@ class Translator(nn.Module):
 class Pictures:
     """Bright bars on a noisy ground; the class is where the bar lies."""
 
-    def __init__(self, num: int = 640, num_classes: int = 4, seed: int = 1) -> None:
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, num: int = 640, num_classes: int = 4, *, noise: float = 0.5) -> None:
+        generator = torch.Generator().manual_seed(1)
         self.labels = torch.randint(0, num_classes, (num,), generator=generator)
-        self.pixels = torch.randn(num, 1, 12, 12, generator=generator) * 0.5
+        self.pixels = torch.randn(num, 1, 12, 12, generator=generator) * noise
         for picture, label in zip(self.pixels, self.labels.tolist(), strict=True):
             at = label % 4 * 3
             picture[0, at : at + 2] += 1.0

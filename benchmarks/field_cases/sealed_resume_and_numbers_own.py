@@ -278,7 +278,7 @@ CASES = (
         onset=110,
         also_true="bad_input odd_row",
     ),
-    failure(half_precision_scores_overflow, "numerics", "overflow", onset=40),
+    failure(half_precision_scores_overflow, "numerics", "overflow", onset=49),
     failure(average_of_weights_is_put_back, "numerics", "bad_weights", onset=90),
     failure(
         clipped_before_unscaling,
