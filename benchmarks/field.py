@@ -4,6 +4,7 @@ like failures, in loops of one's own, Hugging Face's Trainer and Lightning.
     python benchmarks/field.py --part tune                     every case to tune on
     python benchmarks/field.py --part tune --case NAME         one of them
     python benchmarks/field.py --sealed judge                  a sealed part; recorded, run once
+    python benchmarks/field.py --recount tune.json             count anew what --json kept
     python benchmarks/field.py --seal                          write HASHES.txt anew
 
 Each case is trained in fresh processes as a user would, with `sonde check` before, if there is such
@@ -26,8 +27,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-PROJECT: Final = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.field_cases.declaration import CLASSES, CONTROL, Case
 from benchmarks.field_cases.parts import (
@@ -42,6 +42,7 @@ from benchmarks.field_cases.parts import (
 )
 from benchmarks.field_cases.reading import Gotten, Outcome, count
 
+PROJECT: Final = Path(__file__).resolve().parents[1]
 _SONDE: Final = (sys.executable, "-m", "sonde")
 _TIMEOUT: Final = 180.0
 
@@ -66,6 +67,9 @@ def main() -> None:
     arguments = _read_arguments()
     if arguments.seal:
         write_seals()
+        return
+    if arguments.recount:
+        print_tables(recount(json.loads(arguments.recount.read_text())))
         return
     part = arguments.sealed or arguments.part
     if arguments.sealed:
@@ -103,6 +107,20 @@ def measure_all(planned: Sequence[Planned], folder: Path, jobs: int) -> list[Mea
 
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(measure, planned))
+
+
+def recount(documents: Sequence[dict[str, Any]]) -> list[Measured]:
+    """Count once more what was gotten, as `--json` kept it."""
+    cases: dict[str, Case] = {}
+    for part in (TUNE, *SEALED):
+        for planned in cases_of(part):
+            cases[planned.case.name] = planned.case
+    measured: list[Measured] = []
+    for document in documents:
+        gotten = Gotten(**{name: document[name] for name in Gotten._fields})
+        case = cases[document["case"]]
+        measured.append(Measured(case, gotten, count(case, gotten)))
+    return measured
 
 
 def get_all(found: Planned, folder: Path, *, has_check: bool) -> Gotten:
@@ -301,6 +319,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="run a sealed part once more")
     parser.add_argument("--case", action="append", help="only this case; repeat it for several")
     parser.add_argument("--json", type=Path, help="write all that was gotten to this file")
+    parser.add_argument("--recount", type=Path, help="count anew what --json wrote")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--seal", action="store_true", help="write HASHES.txt anew")

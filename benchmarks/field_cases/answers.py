@@ -45,6 +45,34 @@ RESUME_LINES: Final = {
 RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "as declared")
 """What a line of the resume report says when it is no complaint."""
 
+SAMPLE_CAUSES: Final = frozenset(
+    {
+        "garbled_text",
+        "mis_decoded",
+        "other_script",
+        "foreign_language",
+        "markup",
+        "code",
+        "table",
+        "log",
+        "shouting",
+        "control_characters",
+        "empty",
+        "repetition",
+        "duplicated_text",
+        "copied_target",
+        "swapped_pair",
+        "truncated_target",
+        "mismatched_pair",
+        "hard_sample",
+        "odd_row",
+    }
+)
+"""The causes that blame samples."""
+
+BLAMES_SAMPLES: Final = ("a few samples", "this batch has a high loss")
+"""Sentences that are wrong on the screen where no sample is to blame."""
+
 INFORMATION: Final = ("recording ", "rows ", "everything as it was", "starts from the beginning")
 """What sonde tells that is no problem of the training."""
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from benchmarks.field_cases.declaration import Job
+from benchmarks.field_cases.loops import KILLED, seed_all
+from benchmarks.field_cases.texts import CHARACTERS, END, NUM_CHARACTERS, PAD, encode, sentences
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import sonde
-from benchmarks.field_cases.declaration import Job
-from benchmarks.field_cases.loops import KILLED, seed_all
-from benchmarks.field_cases.texts import CHARACTERS, END, NUM_CHARACTERS, PAD, encode, sentences
 
 
 def character_tokenizer() -> Any:
@@ -26,9 +26,8 @@ def character_tokenizer() -> Any:
         names[character] = number
     tokenizer = Tokenizer(models.BPE(names, []))
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="\x00", eos_token="\n"  # noqa: S106
-    )
+    special = {"pad_token": CHARACTERS[PAD], "eos_token": CHARACTERS[END]}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def llama(**changes: Any) -> Any:
@@ -167,7 +166,7 @@ def lightning_module(
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             loss = loss_of(self.model, batch) if manual is None else manual(self, batch)
             if (batch_idx + 1) % 20 == 0:
-                print(f"batch {batch_idx + 1}: loss {float(loss):.4f}", flush=True)
+                print(f"batch {batch_idx + 1}: loss {float(loss.detach()):.4f}", flush=True)
             return loss
 
         def configure_optimizers(self) -> Any:
@@ -209,6 +208,6 @@ def lightning(
     )
 
 
-def loader(rows: Any, size: int = 16, *, shuffle: bool = True, **settings: Any) -> Any:
-    """A DataLoader over rows."""
+def loader(rows: Any, size: int | None = 16, *, shuffle: bool = True, **settings: Any) -> Any:
+    """A DataLoader over rows; with no size, the rows are batches already."""
     return DataLoader(rows, batch_size=size, shuffle=shuffle, **settings)

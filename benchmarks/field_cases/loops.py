@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
+from benchmarks.field_cases.declaration import Job
+from benchmarks.field_cases.models import GPT
+from benchmarks.field_cases.texts import PAD, batch_at, blocks, decode
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import sonde
-from benchmarks.field_cases.declaration import Job
-from benchmarks.field_cases.models import GPT
-from benchmarks.field_cases.texts import PAD, batch_at, blocks, decode
 
 SAVED: Final = 100
 KILLED: Final = 120

@@ -5,9 +5,8 @@ A step of each takes a few milliseconds on one core.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from benchmarks.field_cases.texts import NUM_CHARACTERS
+from torch import Tensor, nn
 
 
 class Attention(nn.Module):

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from benchmarks.field_cases.answers import (
+    BLAMES_SAMPLES,
     INFORMATION,
     NOTHING,
     RESTORED,
     RESUME_LINES,
+    SAMPLE_CAUSES,
     UNKNOWN,
     names_of,
 )
@@ -25,11 +27,11 @@ NAMED: Final = 0.5
 SURE: Final = 0.7
 """From this confidence on, "nothing wrong" is a claim."""
 
-_STEP_LINE: Final = re.compile(r"^(?:WARNING:\S+?:)?step (\d+): ")
-_OWN_LINE: Final = re.compile(r"^(?:WARNING:sonde\S*?:)?sonde: ")
-_RESUMED: Final = re.compile(r"^(?:sonde: )?resumed at step (\d+)")
+_LOGGER: Final = r"^(?:[A-Z]+:sonde[\w.]*:)?(?:sonde: )?"
+_STEP_LINE: Final = re.compile(_LOGGER + r"step (\d+): ")
+_OWN_LINE: Final = re.compile(r"^(?:(?:WARNING|ERROR):sonde[\w.]*:|sonde: )")
+_RESUMED: Final = re.compile(_LOGGER + r"resumed at step (\d+)")
 _REPORT_LINE: Final = re.compile(r"^\s{2,}(\w+)\s{2,}(\S.*)$")
-_A_FEW_SAMPLES: Final = re.compile(r"\ba few samples\b", re.IGNORECASE)
 
 
 class Said(NamedTuple):
@@ -92,7 +94,7 @@ def problem_lines(printed: str) -> Iterator[tuple[int | None, str]]:
         about_step = _STEP_LINE.match(line)
         if about_step:
             yield int(about_step[1]), line
-        elif _OWN_LINE.match(line) and not _is_information(line):
+        elif _is_problem(line):
             yield None, line
 
 
@@ -149,7 +151,11 @@ def _is_noticed(case: Case, gotten: Gotten) -> bool:
     for step, _ in problem_lines(gotten.printed):
         if step is None or _is_in_time(case, step):
             return True
-    return any(_is_in_time(case, int(event["first_step"])) for event in gotten.events)
+    for event in gotten.events:
+        step = event.get("first_step", event.get("step"))
+        if step is not None and _is_in_time(case, int(step)):
+            return True
+    return False
 
 
 def _is_in_time(case: Case, step: int) -> bool:
@@ -178,16 +184,14 @@ def _claims_something(last: Said | None) -> bool:
     return last.confidence >= least
 
 
-def _misleading(
-    case: Case, gotten: Gotten, verdicts: Iterable[Mapping[str, Any]]
-) -> Iterator[str]:
+def _misleading(case: Case, gotten: Gotten, verdicts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield every answer and sentence that leads a user astray."""
     fair = names_of(case.accepted) | names_of(case.also_true)
     for verdict in verdicts:
         said = first_cause(verdict)
-        if said is not None and not case.is_control and _is_false_calm(said):
-            yield f"{said.cause} {said.confidence:.2f}"
-        elif said is not None and _is_false_blame(said, fair):
+        if (said is not None and not case.is_control and _is_false_calm(said)) or (
+            said is not None and _is_false_blame(said, fair)
+        ):
             yield f"{said.cause} {said.confidence:.2f}"
     if case.is_control:
         return
@@ -197,9 +201,9 @@ def _misleading(
     for name in wrong_checks(gotten.check):
         if name not in fair:
             yield name
-    if "hard_sample" not in fair:
+    if not fair & SAMPLE_CAUSES:
         for _, line in problem_lines(gotten.printed):
-            if _A_FEW_SAMPLES.search(line):
+            if any(words in line.lower() for words in BLAMES_SAMPLES):
                 yield line
 
 
@@ -236,6 +240,10 @@ def _said(gotten: Gotten) -> str:
     return f"refused: {gotten.refusal}" if gotten.refusal else ""
 
 
-def _is_information(line: str) -> bool:
-    text = line.split("sonde: ", 1)[1]
-    return any(text.startswith(words) or text.endswith(words) for words in INFORMATION)
+def _is_problem(line: str) -> bool:
+    """Whether a line of sonde's without a step tells of a problem; a resume report has its own."""
+    prefix = _OWN_LINE.match(line)
+    if prefix is None or _RESUMED.match(line):
+        return False
+    text = line[prefix.end() :].removeprefix("sonde: ")
+    return not any(text.startswith(words) or text.endswith(words) for words in INFORMATION)

@@ -16,7 +16,7 @@ def main(cases: tuple[Case, ...]) -> None:
     """Train the case that the command line names."""
     name = sys.argv[1]
     run = Path(sys.argv[2])
-    logging.basicConfig()
+    logging.basicConfig()  # so that each line on the screen says whose it is
     for case in cases:
         if case.name == name:
             case.train(Job(run, int(os.environ.get("FIELD_PART", "1"))))

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from benchmarks.field_cases.declaration import Job, control
 from benchmarks.field_cases.hosts import (
     huggingface,
@@ -19,6 +17,7 @@ from benchmarks.field_cases.loops import adamw, gpt, next_token_loss, seed_all, 
 from benchmarks.field_cases.models import ConvNet, Pictures, measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import END, batches, blocks, decode, encode, padded, sentences
+from torch import Tensor, nn
 
 
 class LowRank(nn.Module):
@@ -40,9 +39,11 @@ def low_rank_adapters(job: Job) -> None:
     model = gpt()
     for parameter in model.parameters():
         parameter.requires_grad = False
-    for block in model.blocks:
-        block.attention.qkv = LowRank(block.attention.qkv)
-        block.mlp[0] = LowRank(block.mlp[0])
+    names = [name for name, _ in model.named_modules() if name.endswith((".qkv", ".mlp.0"))]
+    for name in names:
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        model.set_submodule(name, LowRank(layer))
     model.head = nn.Linear(48, model.head.out_features)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=5e-3)

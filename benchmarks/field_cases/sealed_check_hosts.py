@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.hosts import (
     collate,
@@ -19,6 +17,7 @@ from benchmarks.field_cases.hosts import (
 from benchmarks.field_cases.loops import gpt, seed_all, token_loss
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import END, blocks, decode, encode, sentences
+from torch import Tensor, nn
 
 
 def huggingface_answers_are_masked(job: Job) -> None:
@@ -150,9 +149,7 @@ def huggingface_everything_is_frozen_but_the_norms(job: Job) -> None:
 
 
 CASES = (
-    failure(
-        huggingface_answers_are_masked, "targets", "no_targets", host="huggingface"
-    ),
+    failure(huggingface_answers_are_masked, "targets", "no_targets", host="huggingface"),
     failure(
         lightning_labels_are_inputs,
         "targets",
@@ -166,9 +163,7 @@ CASES = (
         "accumulation_weight",
         host="huggingface",
     ),
-    failure(
-        lightning_accumulates_by_hand, "accumulation", "accumulation_weight", host="lightning"
-    ),
+    failure(lightning_accumulates_by_hand, "accumulation", "accumulation_weight", host="lightning"),
     failure(
         huggingface_packed_documents_see_each_other, "masks", "document_leak", host="huggingface"
     ),

@@ -5,9 +5,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.loops import (
     adamw,
@@ -30,6 +27,9 @@ from benchmarks.field_cases.texts import (
     padded,
     sentences,
 )
+from torch import Tensor, nn
+
+import sonde
 
 
 # ---------------------------------------------------------------- targets

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from benchmarks.field_cases.declaration import Job, control
 from benchmarks.field_cases.hosts import huggingface, lightning, lightning_module, loader
 from benchmarks.field_cases.loops import adamw, gpt, next_token_loss, seed_all, train
 from benchmarks.field_cases.models import Pictures, measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import batches, block_of, blocks, decode
+from torch import Tensor, nn
 
 
 def rare_class(job: Job) -> None:

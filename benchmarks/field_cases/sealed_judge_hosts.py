@@ -3,8 +3,6 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.hosts import (
     huggingface,
@@ -17,6 +15,7 @@ from benchmarks.field_cases.loops import gpt, next_token_loss, seed_all
 from benchmarks.field_cases.models import measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import END, batches, block_of, blocks, decode, encode
+from torch import Tensor, nn
 
 LOG_LINE = "[2021-03-04 11:22:07,113] WARN  io.netty#0x7f3a: retry=3 rc=-110 (t=0.0031s)"
 
@@ -69,14 +68,21 @@ def lightning_targets_in_another_unit(job: Job) -> None:
 
 
 CASES = (
-    failure(huggingface_log_lines, "data", "log table", host="huggingface", onset=120),
+    failure(
+        huggingface_log_lines,
+        "data",
+        "log table",
+        host="huggingface",
+        onset=120,
+        also_true="hard_sample",
+    ),
     failure(
         lightning_wrong_character_set,
         "data",
         "mis_decoded garbled_text",
         host="lightning",
         onset=150,
-        also_true="foreign_language other_script",
+        also_true="foreign_language other_script hard_sample",
     ),
     failure(
         huggingface_rate_too_high,

@@ -4,9 +4,6 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.loops import (
     adamw,
@@ -22,7 +19,10 @@ from benchmarks.field_cases.loops import (
 )
 from benchmarks.field_cases.models import Pictures, network
 from benchmarks.field_cases.script import main
-from benchmarks.field_cases.texts import batch_at, batches, block_of, blocks, decode
+from benchmarks.field_cases.texts import batches, block_of, blocks, decode
+from torch import Tensor, nn
+
+import sonde
 
 GERMAN = (
     "Der alte Kapitän erzählte jeden Abend von der stürmischen Überfahrt nach Norden. ",
@@ -97,7 +97,7 @@ def transcript_longer_than_the_sound(job: Job) -> None:
 
 def wrong_labels_in_one_batch(job: Job) -> None:
     """An annotator's batch has three of sixteen labels wrong (faster-rcnn.pytorch#562)."""
-    pictures = Pictures(num=3200, noise=2.5)
+    pictures = Pictures(num=3200, noise=1.5)
     seed_all()
     model = network(inputs=144, outputs=4)
 
@@ -256,7 +256,13 @@ def evaluation_mode_then_bad_rows(job: Job) -> None:
 
 
 CASES = (
-    failure(rows_in_another_language, "data", "foreign_language mis_decoded", onset=140),
+    failure(
+        rows_in_another_language,
+        "data",
+        "foreign_language mis_decoded",
+        onset=140,
+        also_true="hard_sample",
+    ),
     failure(picture_not_scaled, "rows", "odd_row bad_input", onset=120),
     failure(
         transcript_longer_than_the_sound,
@@ -275,9 +281,7 @@ CASES = (
         also_true="batch_size",
         visible=False,
     ),
-    failure(
-        weights_scaled_in_memory, "numerics", "corrupted_weights bad_weights", onset=130
-    ),
+    failure(weights_scaled_in_memory, "numerics", "corrupted_weights bad_weights", onset=130),
     failure(one_batch_with_no_targets, "numerics", "no_targets", onset=100),
     failure(
         resume_without_optimizer_then_bad_rows,
@@ -294,6 +298,7 @@ CASES = (
         "mixture",
         "eval_mode dropout_off markup code",
         onset=61,
+        also_true="hard_sample",
     ),
 )
 

@@ -1,10 +1,6 @@
 """Sealed: resumes, rates and precisions that are as they should be."""
 
 import torch
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import OneCycleLR
-
-import sonde
 from benchmarks.field_cases.declaration import Job, control
 from benchmarks.field_cases.hosts import (
     huggingface,
@@ -27,6 +23,10 @@ from benchmarks.field_cases.loops import (
 )
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import batches, blocks, decode
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+import sonde
 
 
 def resume_exactly_with_a_scaler(job: Job) -> None:

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.hosts import (
     at_step,
@@ -22,6 +19,9 @@ from benchmarks.field_cases.loops import SAVED, gpt, next_token_loss, seed_all
 from benchmarks.field_cases.models import measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import blocks, decode
+from torch import Tensor, nn
+
+import sonde
 
 
 def resume_huggingface_with_older_weights(job: Job) -> None:
@@ -72,7 +72,8 @@ def lightning_variance_overflows(job: Job) -> None:
     def loss_of(found: nn.Module, batch: Any) -> Tensor:
         mean, spread = found(batch[0]).chunk(2, dim=1)
         precision = torch.exp(spread.abs())
-        return (precision * (batch[1] - mean).square() - spread.abs()).mean()
+        loss: Tensor = (precision * (batch[1] - mean).square() - spread.abs()).mean()
+        return loss
 
     module = lightning_module(model, loss_of)
     lightning(job, steps=140).fit(module, loader(list(rows()), None, shuffle=False))

@@ -5,10 +5,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.loops import (
     adamw,
@@ -25,6 +21,10 @@ from benchmarks.field_cases.loops import (
 from benchmarks.field_cases.models import ConvNet, Pictures, measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import PAD, batch_at, batches, blocks, decode, padded, sentences
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+import sonde
 
 
 # ---------------------------------------------------------------- resume
@@ -46,7 +46,7 @@ def resume_with_older_weights(job: Job) -> None:
     whole = parts()
 
     def load() -> int:
-        newest = sorted(job.checkpoints.glob("*.pt"))[-1]
+        newest = max(job.checkpoints.glob("*.pt"))
         whole.model.load_state_dict(torch.load(newest, weights_only=True)["model"])
         return whole.load(read_checkpoint(job), "model")
 
@@ -69,7 +69,7 @@ def resume_with_a_new_head(job: Job) -> None:
 
 
 def resume_with_data_from_the_start(job: Job) -> None:
-    """The loader begins its epoch again, so that the first rows are seen twice (Megatron-LM#761)."""
+    """The loader begins its epoch again: the first rows are seen twice (Megatron-LM#761)."""
     whole = parts()
     whole.first_batch = 0
     resume_training(job, whole, lambda: whole.load(read_checkpoint(job)))
@@ -270,7 +270,9 @@ CASES = (
     ),
     failure(resume_with_other_generators, "resume", "resume_generators", onset=101),
     failure(resume_with_a_new_scaler, "resume", "resume_scaler", onset=101),
-    failure(row_that_may_see_nothing, "numerics", "bad_operation", onset=95, also_true="no_targets"),
+    failure(
+        row_that_may_see_nothing, "numerics", "bad_operation", onset=95, also_true="no_targets"
+    ),
     failure(
         constant_feature_is_standardised,
         "numerics",

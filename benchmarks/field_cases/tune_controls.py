@@ -3,10 +3,6 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
-
-import sonde
 from benchmarks.field_cases.declaration import Job, control
 from benchmarks.field_cases.hosts import (
     huggingface,
@@ -28,6 +24,10 @@ from benchmarks.field_cases.loops import (
 )
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import batches, blocks, decode, padded, sentences
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
+
+import sonde
 
 
 def warm_restarts(job: Job) -> None:

@@ -4,9 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.hosts import (
     collate,
@@ -21,6 +18,9 @@ from benchmarks.field_cases.hosts import (
 from benchmarks.field_cases.loops import SAVED, gpt, next_token_loss, seed_all
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import END, blocks, decode
+from torch import Tensor, nn
+
+import sonde
 
 
 def resume_huggingface_without_optimizer(job: Job) -> None:
@@ -69,7 +69,7 @@ class FusedActivation(nn.Module):
             self.num_calls += 1
         if self.num_calls < 80:
             return torch.relu(x)
-        out: Tensor = WrongBackward.apply(x)
+        out: Tensor = WrongBackward.apply(x)  # type: ignore[no-untyped-call]
         return out
 
 

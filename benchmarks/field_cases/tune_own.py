@@ -4,9 +4,6 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-import sonde
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.loops import (
     adamw,
@@ -23,6 +20,9 @@ from benchmarks.field_cases.loops import (
 from benchmarks.field_cases.models import ConvNet, Pictures, measurements, network
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.texts import batch_at, batches, blocks, decode, padded, sentences
+from torch import Tensor, nn
+
+import sonde
 
 
 # ---------------------------------------------------------------- resume
@@ -322,9 +322,7 @@ CASES = (
     failure(resume_without_optimizer, "resume", "resume_optimizer", onset=101),
     failure(resume_without_schedule, "resume", "resume_schedule learning_rate", onset=101),
     failure(square_root_at_zero, "numerics", "bad_operation", onset=90, also_true="bad_input"),
-    failure(
-        logarithm_of_zero, "numerics", "bad_operation bad_input overflow odd_row", onset=100
-    ),
+    failure(logarithm_of_zero, "numerics", "bad_operation bad_input overflow odd_row", onset=100),
     failure(labels_are_inputs, "targets", "labels_not_shifted", also_true="loss_collapse"),
     failure(padding_counts, "targets", "padding_in_loss"),
     failure(accumulated_loss_not_divided, "accumulation", "accumulation_weight"),
