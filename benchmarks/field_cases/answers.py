@@ -45,6 +45,9 @@ RESUME_LINES: Final = {
 RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "as declared")
 """What a line of the resume report says when it is no complaint."""
 
+EVENTS: Final = {"skipped updates": "scaler_skips"}
+"""What an event names by its kind or its metric; a kind that is not here stands for itself."""
+
 SAMPLE_CAUSES: Final = frozenset(
     {
         "garbled_text",

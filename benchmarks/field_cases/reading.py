@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.field_cases.answers import (
     BLAMES_SAMPLES,
+    EVENTS,
     INFORMATION,
     NOTHING,
     RESTORED,
@@ -151,11 +152,21 @@ def _is_noticed(case: Case, gotten: Gotten) -> bool:
     for step, _ in problem_lines(gotten.printed):
         if step is None or _is_in_time(case, step):
             return True
+    return bool(list(_events_in_time(case, gotten)))
+
+
+def _events_in_time(case: Case, gotten: Gotten) -> Iterator[Mapping[str, Any]]:
     for event in gotten.events:
+        # A single sample that stands out has a step instead of a span.
         step = event.get("first_step", event.get("step"))
         if step is not None and _is_in_time(case, int(step)):
-            return True
-    return False
+            yield event
+
+
+def _names_of_event(event: Mapping[str, Any]) -> set[str]:
+    """What an event names by its kind or its metric, as that of a quiet failure does."""
+    words = (str(event.get("kind", "")), str(event.get("metric", "")))
+    return {EVENTS.get(word, word) for word in words}
 
 
 def _is_in_time(case: Case, step: int) -> bool:
@@ -168,6 +179,9 @@ def _is_named(case: Case, gotten: Gotten) -> bool:
         return True
     if accepted & set(resume_complaints(gotten.printed)):
         return True
+    for event in _events_in_time(case, gotten):
+        if accepted & _names_of_event(event):
+            return True
     last = first_cause(gotten.verdict)
     if last is None and gotten.first_verdicts:
         last = first_cause(gotten.first_verdicts[-1])

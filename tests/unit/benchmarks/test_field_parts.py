@@ -54,9 +54,8 @@ def test_the_part_to_tune_on_has_every_class_of_the_threads() -> None:
 
 @pytest.mark.slow
 def test_a_case_is_trained_by_its_file(tmp_path: Path) -> None:
-    (planned,) = [
-        found for found in cases_of(TUNE) if found.case.name == "one_target_in_another_unit"
-    ]
+    name = "one_target_in_another_unit"
+    (planned,) = [found for found in cases_of(TUNE) if found.case.name == name]
     done = subprocess.run(
         [sys.executable, str(planned.file), name, str(tmp_path / "run")],
         env={"PYTHONPATH": f"{PROJECT}:{PROJECT / 'src'}", "SONDE": "off", "OMP_NUM_THREADS": "1"},

@@ -101,6 +101,14 @@ def test_a_failure_is_named_by_the_resume_report_and_by_the_check() -> None:
     assert count(case_of("future_leak"), checked).named
 
 
+def test_an_event_whose_kind_or_metric_is_an_accepted_answer_names_the_failure_in_time() -> None:
+    event = {"kind": "series", "metric": "skipped updates", "first_step": 110}
+    case = case_of("scaler_skips")
+    assert count(case, Gotten(events=(event,))).named
+    assert not count(case, Gotten(events=({**event, "first_step": 150},))).named
+    assert not count(case_of(), Gotten(events=(event,))).named
+
+
 @pytest.mark.parametrize(
     ("cause", "confidence", "is_misleading"),
     [
