@@ -272,8 +272,9 @@ def _document_of(done: "subprocess.CompletedProcess[str]") -> Any:
 
 
 def _first_verdicts(run: Path) -> Iterator[Any]:
-    for path in sorted((run / "forensics").glob("verdict-*.json")):
-        yield json.loads(path.read_text())
+    """The verdicts in the run, in the order of their steps."""
+    found = [json.loads(path.read_text()) for path in (run / "forensics").glob("verdict-*.json")]
+    yield from sorted(found, key=lambda verdict: int(verdict["step"]))
 
 
 def _first_line(text: str) -> str:

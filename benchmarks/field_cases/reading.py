@@ -28,6 +28,9 @@ NAMED: Final = 0.5
 SURE: Final = 0.7
 """From this confidence on, "nothing wrong" is a claim."""
 
+ONE_BATCH: Final = ("data", "rows")
+"""The classes of failures that lie in one batch."""
+
 _LOGGER: Final = r"^(?:[A-Z]+:sonde[\w.]*:)?(?:sonde: )?"
 _STEP_LINE: Final = re.compile(_LOGGER + r"step (\d+): ")
 _OWN_LINE: Final = re.compile(r"^(?:(?:WARNING|ERROR):sonde[\w.]*:|sonde: )")
@@ -182,13 +185,29 @@ def _is_named(case: Case, gotten: Gotten) -> bool:
     for event in _events_in_time(case, gotten):
         if accepted & _names_of_event(event):
             return True
-    last = first_cause(gotten.verdict)
-    if last is None and gotten.first_verdicts:
-        last = first_cause(gotten.first_verdicts[-1])
-    if last is not None and last.cause in accepted and last.confidence >= NAMED:
+    last = _last_verdict(gotten)
+    said = first_cause(last)
+    is_said = said is not None and said.cause in accepted and said.confidence >= NAMED
+    if is_said and last is not None and _is_about(case, last):
         return True
     # Where nobody could see the failure, not to blame anything is right.
-    return not case.visible and not _claims_something(last)
+    return not case.visible and not _claims_something(said)
+
+
+def _last_verdict(gotten: Gotten) -> Mapping[str, Any] | None:
+    if gotten.verdict is None and gotten.first_verdicts:
+        return gotten.first_verdicts[-1]
+    return gotten.verdict
+
+
+def _is_about(case: Case, verdict: Mapping[str, Any]) -> bool:
+    """Whether a verdict speaks of a step of the failure: a bad row lies in one batch, anything else
+    lasts.
+    """
+    step = int(verdict["step"])
+    if case.class_ in ONE_BATCH:
+        return _is_in_time(case, step)
+    return step >= case.onset
 
 
 def _claims_something(last: Said | None) -> bool:
@@ -203,10 +222,12 @@ def _misleading(case: Case, gotten: Gotten, verdicts: Iterable[Mapping[str, Any]
     fair = names_of(case.accepted) | names_of(case.also_true)
     for verdict in verdicts:
         said = first_cause(verdict)
-        if (said is not None and not case.is_control and _is_false_calm(said)) or (
-            said is not None and _is_false_blame(said, fair)
-        ):
-            yield f"{said.cause} {said.confidence:.2f}"
+        if said is None:
+            continue
+        fair_here = fair if _is_about(case, verdict) else frozenset[str]()
+        is_calm = not case.is_control and _is_false_calm(said)
+        if is_calm or _is_false_blame(said, fair_here):
+            yield f"{said.cause} {said.confidence:.2f} of step {verdict['step']}"
     if case.is_control:
         return
     for cause in resume_complaints(gotten.printed):

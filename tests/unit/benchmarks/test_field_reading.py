@@ -142,6 +142,17 @@ def test_a_sentence_that_blames_samples_misleads_where_none_is_to_blame() -> Non
     assert not count(case_of("garbled_text"), gotten).misled
 
 
+def test_the_right_cause_of_another_step_names_nothing_and_misleads() -> None:
+    early = {**verdict("learning_rate", 0.9), "step": 99}
+    outcome = count(case_of(), Gotten(verdict=early))
+    assert not outcome.named
+    assert outcome.misled
+    late = {**verdict("hard_sample", 0.9), "step": 131}
+    row = failure(trained, "rows", "odd_row", onset=100)
+    assert count(row, Gotten(verdict=verdict("hard_sample", 0.9))).named
+    assert not count(row, Gotten(verdict=late)).named
+
+
 def test_silence_is_neither_noticed_nor_named_nor_misleading() -> None:
     assert count(case_of(), Gotten()).silent
     assert not count(case_of(), Gotten(verdict=verdict("nothing_wrong", 0.9))).silent
