@@ -36,8 +36,8 @@ from benchmarks.field_cases.parts import (
     TUNE,
     files_of,
     read_seals,
-    runs_recorded,
     seal_of,
+    times_begun,
     write_seals,
 )
 from benchmarks.field_cases.reading import Gotten, Outcome, count
@@ -288,7 +288,7 @@ def _begin_sealed(part: str, *, again: bool) -> None:
     """Refuse a part that was changed or run before; otherwise record that it is run."""
     if seal_of(part) != read_seals()[part]:
         sys.exit(f"the files of {part} are not those that were sealed")
-    if runs_recorded(part) and not again:
+    if times_begun(RECORD.read_text(), part) and not again:
         sys.exit(f"{part} was run before, see {RECORD}; a sealed part is run once")
     _record(part, "begun")
 

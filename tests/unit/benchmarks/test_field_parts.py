@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.field import Planned, cases_of
-from benchmarks.field_cases.parts import SEALED, TUNE, read_seals, seal_of
+from benchmarks.field_cases.parts import SEALED, TUNE, read_seals, seal_of, times_begun
 
 PROJECT = Path(__file__).resolve().parents[3]
 PARTS = (TUNE, *SEALED)
@@ -23,6 +23,12 @@ def everything() -> list[Planned]:
 @pytest.mark.parametrize("part", SEALED)
 def test_a_sealed_part_is_as_it_was_sealed(part: str) -> None:
     assert seal_of(part) == read_seals()[part]
+
+
+def test_a_sealed_part_that_was_begun_is_on_record() -> None:
+    record = "| 2026-11-18 | judge | begun | e653 |\n| 2026-11-18 | judge | 15 failures | e653 |\n"
+    assert times_begun(record, "judge") == 1
+    assert times_begun(record, "check") == 0
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
