@@ -45,7 +45,7 @@ def lightning_wrong_character_set(job: Job) -> None:
 
 
 def huggingface_rate_too_high(job: Job) -> None:
-    """The rate of another model's recipe: the training diverges from its start (nanoGPT#136)."""
+    """The rate of another model's recipe: the loss leaps up and never gets far (nanoGPT#136)."""
     huggingface(job, learning_rate=0.6, max_grad_norm=0.0, warmup_steps=0, max_steps=120).train()
 
 

@@ -1,4 +1,4 @@
-"""Failures to tune on, in loops of one's own. Each docstring says who really had it."""
+"""Failures to tune on, in loops of one's own. A thread that is named is one of the same class."""
 
 from collections.abc import Iterator
 
