@@ -1,0 +1,88 @@
+"""Which of sonde's names an answer of a case stands for: the one table to change when names do.
+
+The cases were declared before some of these causes and checks existed, so their answers have names
+of their own. A name that is not in the table stands for itself, as every cause of docs/diagnosis.md
+does.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+STANDS_FOR: Final[dict[str, frozenset[str]]] = {
+    # Rows without text.
+    "odd_row": frozenset({"hard_sample", "odd_row"}),
+    # Numbers: the older cause and the newer one.
+    "overflow": frozenset({"overflow", "precision_overflow"}),
+    "bad_weights": frozenset({"bad_weights", "corrupted_weights"}),
+    # Resume: the state that was not restored, by the report or by an older cause.
+    "resume_optimizer": frozenset({"resume_optimizer", "optimizer_state"}),
+    "resume_weights": frozenset({"resume_weights", "stale_weights"}),
+    # Quiet failures.
+    "plateau": frozenset({"plateau", "stuck"}),
+    "rate_zero": frozenset({"rate_zero", "learning_rate"}),
+}
+
+NOTHING: Final = frozenset({"nothing_wrong"})
+"""What a verdict says when it finds nothing."""
+
+UNKNOWN: Final = frozenset({"not_known", "cannot_tell"})
+"""What a verdict says when it cannot tell."""
+
+RESUME_LINES: Final = {
+    "weights": "resume_weights",
+    "buffers": "resume_weights",
+    "moments": "resume_optimizer",
+    "optimizer": "resume_optimizer",
+    "rate": "resume_schedule",
+    "schedule": "resume_schedule",
+    "scheduler": "resume_schedule",
+    "data": "resume_data",
+    "generators": "resume_generators",
+    "scaler": "resume_scaler",
+}
+"""The first word of a line of the resume report, and the cause that it names."""
+
+RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "as declared")
+"""What a line of the resume report says when it is no complaint."""
+
+EVENTS: Final = {"skipped updates": "scaler_skips"}
+"""What an event names by its kind or its metric; a kind that is not here stands for itself."""
+
+SAMPLE_CAUSES: Final = frozenset(
+    {
+        "garbled_text",
+        "mis_decoded",
+        "other_script",
+        "foreign_language",
+        "markup",
+        "code",
+        "table",
+        "log",
+        "shouting",
+        "control_characters",
+        "empty",
+        "repetition",
+        "duplicated_text",
+        "copied_target",
+        "swapped_pair",
+        "truncated_target",
+        "mismatched_pair",
+        "hard_sample",
+        "odd_row",
+    }
+)
+"""The causes that blame samples."""
+
+BLAMES_SAMPLES: Final = ("a few samples", "this batch has a high loss")
+"""Sentences that are wrong on the screen where no sample is to blame."""
+
+INFORMATION: Final = ("recording ", "rows ", "everything as it was", "starts from the beginning")
+"""What sonde tells that is no problem of the training."""
+
+
+def names_of(answers: Iterable[str]) -> frozenset[str]:
+    """Return the names of sonde's that these answers stand for."""
+    found: set[str] = set()
+    for answer in answers:
+        found |= STANDS_FOR.get(answer, frozenset({answer}))
+    return frozenset(found)
