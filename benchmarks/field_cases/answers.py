@@ -10,16 +10,16 @@ from typing import Final
 
 STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     # Rows without text.
-    "odd_row": frozenset({"hard_sample", "odd_row"}),
-    # Numbers: the older cause and the newer one.
-    "overflow": frozenset({"overflow", "precision_overflow"}),
+    "odd_row": frozenset({"hard_sample", "odd_values"}),
+    # Numbers.
     "bad_weights": frozenset({"bad_weights", "corrupted_weights"}),
     # Resume: the state that was not restored, by the report or by an older cause.
     "resume_optimizer": frozenset({"resume_optimizer", "optimizer_state"}),
     "resume_weights": frozenset({"resume_weights", "stale_weights"}),
     # Quiet failures.
-    "plateau": frozenset({"plateau", "stuck"}),
-    "rate_zero": frozenset({"rate_zero", "learning_rate"}),
+    "plateau": frozenset({"no_progress", "same_loss", "stuck"}),
+    "rate_zero": frozenset({"no_rate", "learning_rate"}),
+    "repeated_batch": frozenset({"same_batch", "repeated_rows"}),
 }
 
 NOTHING: Final = frozenset({"nothing_wrong"})
@@ -45,7 +45,7 @@ RESUME_LINES: Final = {
 RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "as declared")
 """What a line of the resume report says when it is no complaint."""
 
-EVENTS: Final = {"skipped updates": "scaler_skips"}
+EVENTS: Final[dict[str, str]] = {}
 """What an event names by its kind or its metric; a kind that is not here stands for itself."""
 
 SAMPLE_CAUSES: Final = frozenset(
@@ -68,7 +68,7 @@ SAMPLE_CAUSES: Final = frozenset(
         "truncated_target",
         "mismatched_pair",
         "hard_sample",
-        "odd_row",
+        "odd_values",
     }
 )
 """The causes that blame samples."""

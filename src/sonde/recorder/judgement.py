@@ -31,6 +31,7 @@ from sonde.recorder.scene import Scene
 from sonde.recorder.training import Training
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
+from sonde.spikes.quiet_rules import SCALER_SKIPS, QuietFinding
 from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.spike_records import StepEntry
 
@@ -42,9 +43,6 @@ _NUM_CALM: Final = 24
 _MAX_TEXTS: Final = 1000
 """The texts of at most this many outlying samples are kept."""
 _logger = logging.getLogger("sonde")
-
-SKIPS: Final = "skipped updates"
-"""The metric of an event in which a gradient scaler skips update after update."""
 
 
 class Judgement:
@@ -72,7 +70,7 @@ class Judgement:
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
-        self._quiet = QuietLook(self._run, guard)
+        self._quiet = QuietLook(self._run, guard, self.spikes)
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -150,11 +148,15 @@ class Judgement:
 
     def report_skips(self, update: Update, count: int) -> None:
         """Report that a gradient scaler has skipped many updates in a row."""
-        self.spikes.report(SKIPS, update.step, float(count))
-        self._guard.tell(
-            SKIPS,
-            f"step {update.step}: the gradient scaler has skipped {count} updates in a row, so"
-            " nothing is learnt: the gradients overflow at any scale",
+        self._quiet.tell(
+            QuietFinding(
+                kind=SCALER_SKIPS,
+                step=update.step,
+                sentence=f"the gradient scaler has skipped {count} updates in a row, so nothing is"
+                " learnt",
+                look_at="what overflows at any scale: a loss or a gradient that is not finite",
+            ),
+            update.loss,
         )
 
     def _take(self, update: Update) -> None:

@@ -1,5 +1,6 @@
 """Failures without a jump in a training under way: told once each, and recorded in the run."""
 
+import math
 from typing import Final
 
 import torch
@@ -9,11 +10,9 @@ from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.update import Update
 from sonde.records.journal import read_events
 from sonde.run import Run
-from sonde.spikes.quiet_rules import QuietFinding, QuietWatch
+from sonde.spikes.quiet_rules import QUIET_FAILURE, SAME_BATCH, QuietFinding, QuietWatch
+from sonde.spikes.recorder import SpikeRecorder
 
-EVENT: Final = "quiet_failure"
-"""The run event of such a failure."""
-SAME_BATCH: Final = "same_batch"
 _NUM_SAME: Final = 8
 """The same batch so many times in a row is told."""
 _MAX_COMPARED: Final = 1 << 20
@@ -23,12 +22,14 @@ _MAX_COMPARED: Final = 1 << 20
 class QuietLook:
     """Looks at every finished update of one training."""
 
-    def __init__(self, run: Run, guard: Guard) -> None:
+    def __init__(self, run: Run, guard: Guard, spikes: SpikeRecorder) -> None:
+        """`spikes` records the failure as an event."""
         self.guard = guard
+        self._spikes = spikes
         self._run = run
         self._told = set[str]()
         if run.resumed:
-            for record in read_events(run.layout.root, EVENT):
+            for record in read_events(run.layout.root, QUIET_FAILURE):
                 self._told.add(str(record.get("kind")))
         self._watch = QuietWatch(self._told)
         self._last_batch: Tensor | None = None
@@ -48,7 +49,7 @@ class QuietLook:
             update.wait_seconds,
         )
         for finding in found:
-            self._tell(finding)
+            self.tell(finding, update.loss)
         self._look_at_batch(update)
 
     def start_over(self) -> None:
@@ -68,21 +69,26 @@ class QuietLook:
             return
         self._num_same += 1
         if self._num_same == _NUM_SAME:
-            self._tell(
+            self.tell(
                 QuietFinding(
                     kind=SAME_BATCH,
                     step=update.step,
                     sentence=f"the same batch has come {_NUM_SAME + 1} times in a row",
                     look_at="the loader: an iterator made anew at every step, a sampler that is"
                     " not advanced",
-                )
+                ),
+                update.loss,
             )
 
-    def _tell(self, finding: QuietFinding) -> None:
+    def tell(self, finding: QuietFinding, loss: float | None) -> None:
+        """Tell of a failure and record it, unless it was told before in this run."""
+        if finding.kind in self._told:
+            return
         self._told.add(finding.kind)
+        self._spikes.report(finding.kind, finding.step, math.nan if loss is None else loss)
         if self._run.rank == 0:
             self._run.event(
-                EVENT,
+                QUIET_FAILURE,
                 kind=finding.kind,
                 step=finding.step,
                 sentence=finding.sentence,

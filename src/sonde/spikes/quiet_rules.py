@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
+QUIET_FAILURE: Final = "quiet_failure"
+"""The run event of such a failure: its `kind`, `step`, `sentence` and what to `look_at`."""
+SAME_BATCH: Final = "same_batch"
+"""The kind of a batch that comes again and again, which the recorder notices."""
+SCALER_SKIPS: Final = "scaler_skips"
+"""The kind of a gradient scaler that skips update after update, which the recorder notices."""
 COLLAPSE: Final = "loss_collapse"
 NO_PROGRESS: Final = "no_progress"
 SAME_LOSS: Final = "same_loss"

@@ -102,7 +102,7 @@ def test_a_failure_is_named_by_the_resume_report_and_by_the_check() -> None:
 
 
 def test_an_event_whose_kind_or_metric_is_an_accepted_answer_names_the_failure_in_time() -> None:
-    event = {"kind": "series", "metric": "skipped updates", "first_step": 110}
+    event = {"kind": "series", "metric": "scaler_skips", "first_step": 110}
     case = case_of("scaler_skips")
     assert count(case, Gotten(events=(event,))).named
     assert not count(case, Gotten(events=({**event, "first_step": 150},))).named

@@ -18,6 +18,7 @@ from sonde.forensics.causes import (
     changed_code,
     not_known,
     nothing_wrong,
+    quiet_failure,
     rules,
     stuck,
     text_kind,
@@ -142,11 +143,13 @@ def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(
     assert confidence_of("replay", "none", sure.score) < 0.7
 
 
-def test_a_cause_is_a_file_or_a_kind_of_text_and_a_name_in_the_list() -> None:
+def test_a_cause_is_a_file_or_a_line_of_a_table_and_a_name_in_the_list() -> None:
     folder = Path(str(batch_size.__file__)).parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "cause_rule", "text_kind"}
-    assert not files & set(text_kind.RULES)
-    assert files | set(text_kind.RULES) == set(CAUSES) == set(rules())
+    tables = {"text_kind", "quiet_failure"}
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "cause_rule"} - tables
+    lines = set(text_kind.RULES) | set(quiet_failure.RULES)
+    assert not files & lines
+    assert files | lines == set(CAUSES) == set(rules())
     assert all(rule.title and rule.advice for rule in rules().values())
 
 
