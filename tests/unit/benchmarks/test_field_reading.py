@@ -181,4 +181,4 @@ def test_a_control_alarms_by_what_is_said_unasked_and_not_by_a_calm_verdict() ->
 
 
 def test_an_answer_that_is_not_in_the_table_stands_for_itself() -> None:
-    assert names_of(["learning_rate", "plateau"]) == {"learning_rate", "plateau", "stuck"}
+    assert names_of(["learning_rate", "rate_zero"]) == {"learning_rate", "no_rate"}

@@ -155,6 +155,8 @@ def test_a_cause_is_a_file_or_a_line_of_a_table_and_a_name_in_the_list() -> None
 
 def test_every_kind_of_text_that_a_cause_judges_is_a_sign() -> None:
     judged = {
-        rule.judge.keywords["kind"] for rule in rules().values() if isinstance(rule.judge, partial)
+        rule.judge.keywords["kind"]
+        for rule in text_kind.RULES.values()
+        if isinstance(rule.judge, partial)
     }
     assert judged == {*KINDS, *PAIR_KINDS} - {OVER_LONG, MISMATCHED}

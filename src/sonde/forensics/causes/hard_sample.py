@@ -6,6 +6,7 @@ from typing import Final
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, CauseFinding, CauseRule
 from sonde.forensics.causes.text_kind import describe_suspects, is_read
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.samples_seen import SeenSample
 from sonde.forensics.scene_evidence import SceneEvidence
 
 _FAR: Final = 1.8
@@ -29,30 +30,20 @@ _WHOLE_Z: Final = 4.0
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge which samples are outliers, and whether they explain the loss."""
     is_event = evidence.case.is_loss_unusual
-    together = evidence.batch_z > (
-        _WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z
-    )
-    unread = [sample for sample in evidence.samples if not is_read(evidence, sample)]
-    far = [one for one in unread if one.z > _LEAST_Z and one.rarity > _LEAST_RARE]
-    if together and sum(one.excess for one in far) < 0.5 * sum(
-        max(sample.excess, 0.0) for sample in evidence.samples
-    ):
-        far = [one for one in unread if one.z > 1]
+    is_high = is_event or evidence.case.loss_z > _HIGH_Z
+    together = evidence.batch_z > (_WHOLE_Z if is_high else _FAR_Z)
+    far = _outliers(evidence, together=together)
     if not far:
         return None
-    most = max(one.excess for one in far)
-    # Next to a sample with an extreme loss, a slightly high one is not a suspect.
-    far = [one for one in far if not one.excess < _LEAST_SHARE * most]
     tail = evidence.stands_out(far)
     score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))
     sentences = [describe_suspects(evidence, far)]
     if is_event or together:
         part = evidence.part_of(far)
-        sentences.append(
-            f"without {'it' if len(far) == 1 else 'them'} {part:.0%} of the loss above normal is"
-            " gone"
-        )
-        score = max(score * (0.4 + 0.6 * part), 0.7 * part if tail > 0 or together else 0.0)
+        them = "it" if len(far) == 1 else "them"
+        sentences.append(f"without {them} {part:.0%} of the loss above normal is gone")
+        is_out = tail > 0 or together
+        score = max(score * (0.4 + 0.6 * part), 0.7 * part if is_out else 0.0)
     state = evidence.state
     if state.earlier is not None and math.isfinite(state.earlier_own):
         sentences.append(
@@ -70,6 +61,23 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         suspects=evidence.suspects(far),
         title=title,
     )
+
+
+def _outliers(evidence: Evidence, *, together: bool) -> list[SeenSample]:
+    """Return the samples that stand out and that no sign of their text explains.
+
+    If the samples stand out `together` and no few of them do alone, all that are a little high.
+    """
+    unread = [sample for sample in evidence.samples if not is_read(evidence, sample)]
+    far = [seen for seen in unread if seen.z > _LEAST_Z and seen.rarity > _LEAST_RARE]
+    excess = sum(max(sample.excess, 0.0) for sample in evidence.samples)
+    if together and sum(seen.excess for seen in far) < 0.5 * excess:
+        far = [seen for seen in unread if seen.z > 1]
+    if not far:
+        return []
+    most = max(seen.excess for seen in far)
+    # Next to a sample with an extreme loss, a slightly high one is not a suspect.
+    return [seen for seen in far if not seen.excess < _LEAST_SHARE * most]
 
 
 def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
