@@ -1,6 +1,7 @@
 """Samples with an outlying loss whose text shows nothing wrong."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, CauseFinding, CauseRule
@@ -70,14 +71,18 @@ def _outliers(evidence: Evidence, *, together: bool) -> list[SeenSample]:
     """
     unread = [sample for sample in evidence.samples if not is_read(evidence, sample)]
     far = [seen for seen in unread if seen.z > _LEAST_Z and seen.rarity > _LEAST_RARE]
-    excess = sum(max(sample.excess, 0.0) for sample in evidence.samples)
-    if together and sum(seen.excess for seen in far) < 0.5 * excess:
+    if together and _excess_of(far) < 0.5 * _excess_of(evidence.samples):
         far = [seen for seen in unread if seen.z > 1]
     if not far:
         return []
     most = max(seen.excess for seen in far)
     # Next to a sample with an extreme loss, a slightly high one is not a suspect.
     return [seen for seen in far if not seen.excess < _LEAST_SHARE * most]
+
+
+def _excess_of(samples: Sequence[SeenSample]) -> float:
+    """Return how much samples add to the loss above what is usual."""
+    return sum(max(sample.excess, 0.0) for sample in samples)
 
 
 def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
