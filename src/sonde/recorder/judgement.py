@@ -75,6 +75,11 @@ class Judgement:
         self._num_done = 0
 
     @property
+    def recent(self) -> Sequence[Update]:
+        """The last updates, oldest first."""
+        return self._recent
+
+    @property
     def must_know_in_time(self) -> bool:
         """Whether an update must be judged before the optimizer moves."""
         return self.on_event != "record"

@@ -26,6 +26,7 @@ from sonde.recorder.intake import BatchIntake
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import take_moment
+from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, Stage, Update, noted
 
@@ -62,6 +63,10 @@ class Pipeline(Observer):
         """Called before the first micro-batch of an update."""
         self._keeper = keeper
         self._judgement = judgement
+        self.state_watch = StateWatch(training, guard)
+        """Records digests of the state, and checks a resume."""
+        self.state_watch.recent = lambda: judgement.recent
+        keeper.on_kept = self.state_watch.state_kept
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
         self._wants_rows = training.options.spikes.sample_risk is not None
@@ -94,6 +99,7 @@ class Pipeline(Observer):
             if self._keeper.is_due(self.num_updates):
                 self._keeper.keep_state(self.num_updates)
                 self.intake.check_again()
+            self.state_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
         self._check_length(update)
 
@@ -116,6 +122,7 @@ class Pipeline(Observer):
         if update is None or update.stage is not Stage.COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
+        self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
         losses = update.seen_losses()
         norm = self._own_norm() if self._norm is None else self._norm
@@ -170,6 +177,7 @@ class Pipeline(Observer):
         if self.has_rows is None:
             self.has_rows = all(micro.rows is not None for micro in update.micro)
         self._judgement.done(update)
+        self.state_watch.recorded(update)
 
     @guarded("that a step failed is not recorded")
     def failed(self, error: BaseException) -> None:
@@ -265,10 +273,19 @@ class Pipeline(Observer):
         self._update = update
         self._norm = None
         self._other_optimizer = None
-        if not self.num_updates and not self._has_begun:
+        if not self._has_begun:
             self._has_begun = True
-            self.begins_anew()
+            self.state_watch.start(self.num_updates)
+            if not self.num_updates:
+                self.begins_anew()
         return update
+
+    def num_applied(self) -> int | None:
+        """Return how many updates the weights have; None while nothing is recorded."""
+        if self.training.hooks.observer is not self:
+            return None
+        is_applied = self._update is not None and self._update.is_applied
+        return self.num_updates + int(is_applied)
 
     def _check_length(self, update: Update) -> None:
         """Tell, and hold no more batches, if no optimizer moves for very long."""
@@ -306,6 +323,7 @@ class Pipeline(Observer):
             self._num_scaler_skips = 0
             return
         update.note_rates(self.training.optimizer)
+        self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
         self._num_scaler_skips += 1

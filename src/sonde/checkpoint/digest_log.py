@@ -1,0 +1,159 @@
+"""Digests of training states as a run records them, and the reader (docs/formats/digests.md). Needs
+no torch.
+
+    log = read_digests(run)
+    log.states[-1].step, log.states[-1].tensors["head.weight"].hash
+
+`StateDigest` is what a state was when it was kept or written to a checkpoint. `NextUpdate` is what
+the update after it began with: its samples, rates and generators. A process that ends right after a
+checkpoint leaves no such record.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sonde.records.layout import DIGESTS, RunLayout
+from sonde.records.reader import Record, read_records
+
+DIGEST: Final = "DIGEST"
+"""The `type` of the record of a state."""
+NEXT: Final = "NEXT"
+"""The `type` of the record of the update that followed a state."""
+
+
+class TensorDigest(NamedTuple):
+    """One tensor of the model."""
+
+    hash: str
+    """A CRC-32 of its bytes, or of a sample of them if it is large."""
+    norm: float
+    """The norm of the same values."""
+    dtype: str
+    shape: Sequence[int]
+    is_trainable: bool
+
+
+class MomentDigest(NamedTuple):
+    """One tensor of an optimizer's state."""
+
+    hash: str
+    norm: float
+
+
+class GeneratorDigest(NamedTuple):
+    """The state of a generator: the block of numbers that it draws from, and its position there."""
+
+    block: str
+    position: int
+    next_block: str = ""
+    """The block that follows, which a few draws may reach."""
+
+
+class SamplesSeen(NamedTuple):
+    """The samples of one update."""
+
+    first: Sequence[tuple[str, int]]
+    """The names of the first few: dataset and number."""
+    num: int
+    """How many there were."""
+    hash: str
+    """A CRC-32 of all names."""
+
+
+class Mode(NamedTuple):
+    """Whether the model trains or evaluates."""
+
+    is_training: bool
+    others: Sequence[str] = ()
+    """The modules whose mode is not the model's; those inside one of them are left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateDigest:
+    """The state of a training after `step` updates."""
+
+    step: int
+    world_size: int = 1
+    reason: str = ""
+    """Why it was taken: "kept", "checkpoint", "closed" or "resumed"."""
+    path: str = ""
+    """The checkpoint that was written, if its place is known."""
+    time: float = 0.0
+    is_sharded: bool = False
+    """Whether the tensors are this rank's parts only."""
+    tensors: Mapping[str, TensorDigest] = field(default_factory=dict)
+    """Weights and buffers, by name."""
+    optimizer: str = ""
+    """The class of the optimizer."""
+    moments: Mapping[str, Mapping[str, MomentDigest]] = field(default_factory=dict)
+    """The state of the optimizer by kind (such as `exp_avg`) and parameter."""
+    num_without_moments: int = 0
+    """How many trained parameters the optimizer has no state for."""
+    counts: tuple[float, float] | None = None
+    """The lowest and the highest number of updates that the optimizer has counted."""
+    rates: Sequence[float] = ()
+    """The learning rate of every parameter group."""
+    objects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The states of scheduler, scaler and other named objects: small values, else a hash."""
+    generators: Mapping[str, GeneratorDigest] = field(default_factory=dict)
+    last_samples: Sequence[SamplesSeen] = ()
+    """The samples of the last updates, oldest first."""
+
+    @property
+    def num_trainable(self) -> int:
+        """The number of trainable tensors."""
+        return sum(tensor.is_trainable for tensor in self.tensors.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextUpdate:
+    """What the update after `step` updates began with."""
+
+    step: int
+    time: float = 0.0
+    samples: SamplesSeen | None = None
+    rates: Sequence[float] = ()
+    """The rates at the moment before the optimizer moved."""
+    generators: Mapping[str, GeneratorDigest] = field(default_factory=dict)
+    draws: Sequence[str] = ()
+    """The generators that the update drew from."""
+    mode: Mode | None = None
+
+
+class DigestLog(NamedTuple):
+    """The digests of one rank, oldest first."""
+
+    states: Sequence[StateDigest]
+    following: Sequence[NextUpdate]
+
+    def after(self, state: StateDigest) -> NextUpdate | None:
+        """Return what followed a state when training went on without a restart."""
+        found = [one for one in self.following if one.step == state.step]
+        later = [one for one in found if one.time >= state.time]
+        return later[0] if later else None
+
+
+def as_record(digest: StateDigest | NextUpdate) -> Record:
+    """Return a digest as it is written."""
+    kind = DIGEST if isinstance(digest, StateDigest) else NEXT
+    return {"type": kind, **msgspec.to_builtins(digest)}
+
+
+def read_digests(run: str | Path, rank: int = 0) -> DigestLog:
+    """Read the digests of a rank; none if there are none. Damaged records are left out."""
+    states: list[StateDigest] = []
+    following: list[NextUpdate] = []
+    path = RunLayout(Path(run)).record_file(DIGESTS, rank)
+    for record in read_records(path) if path.exists() else ():
+        try:
+            if record.get("type") == DIGEST:
+                states.append(msgspec.convert(record, StateDigest, strict=False))
+            elif record.get("type") == NEXT:
+                following.append(msgspec.convert(record, NextUpdate, strict=False))
+        except msgspec.ValidationError:
+            continue
+    return DigestLog(states, following)
