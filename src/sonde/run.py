@@ -281,7 +281,11 @@ class Run:
         for kind in moved[1]:
             if kind in self._files:
                 self._files[kind].reopen()
-        _logger.info("%s holds an earlier attempt, which is now in %s", self.directory, moved[0])
+        _logger.info(
+            "sonde: %s starts from the beginning; the attempt before is now in %s",
+            self.directory,
+            moved[0],
+        )
         self.event("attempt", earlier=str(moved[0]))
         return moved[0]
 

@@ -10,7 +10,7 @@ checkpoint leaves no such record.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -157,3 +157,21 @@ def read_digests(run: str | Path, rank: int = 0) -> DigestLog:
         except msgspec.ValidationError:
             continue
     return DigestLog(states, following)
+
+
+def read_digests_of_rank(run: str | Path, rank: int) -> DigestLog:
+    """Read the digests of a rank. Of states that it did not record, because rank 0 alone wrote a
+    checkpoint or because the rank is new, it takes rank 0's, without what is of rank 0 only.
+    """
+    own = read_digests(run, rank)
+    if rank == 0:
+        return own
+    known = {state.step for state in own.states}
+    of_rank_0 = [state for state in read_digests(run).states if not state.is_sharded]
+    others = [
+        replace(state, generators={}, last_samples=())
+        for state in of_rank_0
+        if state.step not in known
+    ]
+    states = sorted([*own.states, *others], key=lambda state: state.time)
+    return DigestLog(states, own.following)

@@ -141,9 +141,9 @@ def rate(before: Before, now: Now, scheduled: Finding | None) -> Finding | None:
         return Finding(what=RATE, status=LOST, text=text, figures=figures)
     same_rate = _rate_of_another_step(before, own[0])
     is_scheduled = scheduled is not None and scheduled.status == SAME
-    if is_scheduled and before.state.counts is not None and now.state.counts is None:
-        # A scheduler was restored, and the rate is with the optimizer, which was not.
-        text += ": it is that of a new optimizer"
+    if is_scheduled and now.state.counts != before.state.counts:
+        # The scheduler was restored; the rate is with the optimizer, which was not.
+        text += ": it came with the optimizer's state"
         return Finding(what=RATE, status=LOST, text=text, figures=figures)
     if same_rate is not None and not is_scheduled:
         reason = f"that is the rate of step {same_rate:,}, not of {before.state.step + 1:,}"

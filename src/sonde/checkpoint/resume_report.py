@@ -126,8 +126,8 @@ class ResumeReport:
         if self.step != self.from_step:
             lines.append(f"  {'steps':<12} counted from {self.step + 1:,} again")
         if others:
-            names = ", ".join(f'"{finding.what}"' for finding in others)
-            lines.append(f"  {'on purpose?':<12} recorder.expect({names}) accepts it")
+            names = tuple(finding.what for finding in others)
+            lines.append(f"  {'on purpose?':<12} RecorderOptions(expect={names}) accepts it")
         return lines
 
     def text(self) -> str:
@@ -140,13 +140,23 @@ class ResumeReport:
         return details
 
 
+def without(report: ResumeReport, parts: Collection[str]) -> ResumeReport:
+    """Return a report without the findings about some parts."""
+    kept = [finding for finding in report.findings if finding.what not in parts]
+    return replace(report, findings=kept)
+
+
 def merged(of_ranks: Sequence[Mapping[str, Any]]) -> ResumeReport:
-    """Return the reports of all ranks, given as details, as one: the worst finding counts."""
+    """Return the reports of all ranks, given as details, as one: the worst finding counts. That a
+    rank cannot tell is no finding if another can.
+    """
     reports = [msgspec.convert(details, ResumeReport, strict=False) for details in of_ranks]
     worst = {finding.what: finding for finding in reports[0].findings}
     for rank, report in enumerate(reports[1:], 1):
         for finding in report.findings:
             known = worst.get(finding.what)
+            if finding.status == UNKNOWN:
+                continue
             if known is None or _ORDER.index(finding.status) < _ORDER.index(known.status):
                 text = f"on rank {rank}: {finding.text}"
                 worst[finding.what] = replace(finding, text=text)

@@ -27,7 +27,7 @@ from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
-from sonde.recorder.opening import tell_what_is_watched
+from sonde.recorder.opening import make_visible, tell_what_is_watched
 from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event
 from sonde.recorder.pipeline import Pipeline
 from sonde.recorder.samples import Rewound
@@ -309,6 +309,7 @@ class Recorder:
         run = self.run
         try:
             if run.rank == 0 and run.resumed:
+                make_visible()
                 run.begin_attempt()
         finally:
             ranks.any_rank(False)  # the others wait until the folders have been moved

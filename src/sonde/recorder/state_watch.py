@@ -107,9 +107,7 @@ class StateWatch:
         if not self._is_open or not self._run.resumed:
             return
         root = self._run.layout.root
-        log = digest_log.read_digests(root, self._run.rank)
-        if not log.states and self._run.rank:
-            log = digest_log.read_digests(root)
+        log = digest_log.read_digests_of_rank(root, self._run.rank)
         if not log.states and not num_updates:
             return
         now = self._digest(num_updates, "resumed", "")

@@ -33,6 +33,7 @@ import torch
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context, Dispatcher, Order
 from sonde.callbacks.spikes import with_spikes
+from sonde.checkpoint.digest import Live
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.log.logger import Logger
@@ -44,6 +45,7 @@ from sonde.train.gradients import check_parameters, choose_sync, describe_shapes
 from sonde.train.held_out import Evaluations, held_out_data
 from sonde.train.rates import AnySchedule, Rates
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
+from sonde.train.resuming import record_state, tell_resume
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
@@ -266,6 +268,11 @@ class _Loop:
         self._evaluations.resume(last.step)
         self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
         self._trainer.event("resume", step=step, epoch=done + 1)
+        if self._trainer.run is not None:
+            tell_resume(self._trainer.run, self._live(), step, self._trainer.rates.lr(step))
+
+    def _live(self) -> Live:
+        return Live(self._trainer.task.model, self._trainer.optimizer, {})
 
     def _epoch(self) -> None:
         self._context.show(epoch=self._counters.num_epochs + 1)
@@ -415,6 +422,8 @@ class _Loop:
         distrusted = self._context.distrusted or self._finite.suspicion
         about = {"metrics": dict(self._context.metrics), "distrusted": distrusted}
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
+        if self._trainer.run is not None:
+            record_state(self._trainer.run, self._live(), self._counters.num_updates)
 
     def _note_saved(self) -> None:
         """Notify the callbacks about checkpoints completed in the meantime."""

@@ -1,13 +1,14 @@
-"""The causes that a verdict can name, one file each (kinds of text: one line each in text_kind.py),
-in the order of the documentation. Among equals, the earlier comes first.
+"""The causes that a verdict can name, one file each (kinds of text: one line each in text_kind.py;
+what a resume lost: one entry each in resume_part.py), in the order of the documentation. Among
+equals, the earlier comes first.
 """
 
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
+from sonde.forensics.causes import resume_part, text_kind
 from sonde.forensics.causes.cause_rule import CauseRule
-from sonde.forensics.causes.text_kind import RULES
 
 CAUSES: Final = (
     # Numbers that are not finite.
@@ -15,6 +16,13 @@ CAUSES: Final = (
     "bad_weights",
     "bad_operation",
     "overflow",
+    # What a resume did not restore.
+    "resume_weights",
+    "resume_optimizer",
+    "resume_schedule",
+    "resume_data",
+    "resume_generators",
+    "resume_scaler",
     # What changed.
     "learning_rate",
     "stuck",
@@ -53,10 +61,13 @@ CAUSES: Final = (
     "not_known",
     "nothing_wrong",
 )
-"""The names of the causes. Those that text_kind.py does not have are modules of this package."""
+"""The names of the causes. Those that text_kind.py and resume_part.py do not have are modules of
+this package.
+"""
 
 
 @lru_cache(maxsize=1)
 def rules() -> dict[str, CauseRule]:
     """Return the rule of every cause, by name."""
-    return {name: RULES.get(name) or import_module(f"{__name__}.{name}").RULE for name in CAUSES}
+    tables = {**text_kind.RULES, **resume_part.RULES}
+    return {name: tables.get(name) or import_module(f"{__name__}.{name}").RULE for name in CAUSES}
