@@ -124,7 +124,8 @@ class ResumeReport:
         if same:
             lines.append(f"  {'as before':<12} {', '.join(same)}")
         if self.step != self.from_step:
-            lines.append(f"  {'steps':<12} counted from {self.step + 1:,} again")
+            advice = f"recorder.num_updates = {self.from_step} goes on counting"
+            lines.append(f"  {'steps':<12} counted from {self.step + 1:,} again; {advice}")
         if others:
             names = tuple(finding.what for finding in others)
             lines.append(f"  {'on purpose?':<12} RecorderOptions(expect={names}) accepts it")

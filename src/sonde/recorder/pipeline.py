@@ -99,7 +99,8 @@ class Pipeline(Observer):
             if self._keeper.is_due(self.num_updates):
                 self._keeper.keep_state(self.num_updates)
                 self.intake.check_again()
-            self.state_watch.begin_update(self.num_updates)
+            if self.state_watch.is_waiting:
+                self.state_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
         self._check_length(update)
 

@@ -80,6 +80,8 @@ class StateWatch:
         self._losses: ResumeLosses | None = None
         self._following: int | None = None
         """The step of a state whose next update is to be recorded."""
+        self.is_waiting = True
+        """Whether the next update is of interest."""
         self._generators: Mapping[str, Any] | None = None
         self._digested = -1
         """The step of the last digest."""
@@ -112,6 +114,9 @@ class StateWatch:
             return
         now = self._digest(num_updates, "resumed", "")
         claim = find_claim(log, now, num_updates=num_updates)
+        if claim is None and self._run.rank == 0:
+            make_visible()
+            _logger.info("sonde: %s starts from the beginning", self._run.directory)
         if claim is not None:
             self._resume = _Resume(claim, log, read_steps(root).by_number, now)
             self._following = num_updates
@@ -154,6 +159,7 @@ class StateWatch:
             return
         resume = self._resume
         following = self._next_update(update)
+        self.is_waiting = False
         self._following = None
         self._generators = None
         self._resume = None
@@ -187,6 +193,7 @@ class StateWatch:
         self._run.records(DIGESTS).append(digest_log.as_record(digest))
         self._digested = digest.step
         self._following = digest.step
+        self.is_waiting = True
 
     def _digest(self, step: int, reason: str, path: str) -> StateDigest:
         training = self._training
