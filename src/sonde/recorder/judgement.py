@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -221,6 +221,7 @@ class Judgement:
         if not self._options.scene_seconds:
             return
         found = scene.investigate(update, list(self._recent), event)
+        found = replace(found, resume=self._training.resume_report)
         if scene.rows:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]

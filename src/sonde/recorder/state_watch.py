@@ -238,6 +238,7 @@ class StateWatch:
         report = self._compared(resume, following)
         if report is None:
             return
+        self._training.resume_report = report
         if self._run.rank == 0:
             make_visible()
             level = logging.WARNING if report.lost else logging.INFO

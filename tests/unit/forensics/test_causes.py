@@ -142,16 +142,20 @@ def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(
     assert confidence_of("replay", "none", sure.score) < 0.7
 
 
-def test_a_cause_is_a_file_or_a_kind_of_text_and_a_name_in_the_list() -> None:
+def test_a_cause_is_a_file_or_an_entry_of_a_table_and_a_name_in_the_list() -> None:
     folder = Path(str(batch_size.__file__)).parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "cause_rule", "text_kind"}
-    assert not files & set(text_kind.RULES)
-    assert files | set(text_kind.RULES) == set(CAUSES) == set(rules())
+    files = {path.stem for path in folder.glob("*.py")}
+    files -= {"__init__", "cause_rule", "text_kind", "resume_part"}
+    tables = set(text_kind.RULES) | set(resume_part.RULES)
+    assert not files & tables
+    assert files | tables == set(CAUSES) == set(rules())
     assert all(rule.title and rule.advice for rule in rules().values())
 
 
 def test_every_kind_of_text_that_a_cause_judges_is_a_sign() -> None:
     judged = {
-        rule.judge.keywords["kind"] for rule in rules().values() if isinstance(rule.judge, partial)
+        rule.judge.keywords["kind"]
+        for rule in text_kind.RULES.values()
+        if isinstance(rule.judge, partial)
     }
     assert judged == {*KINDS, *PAIR_KINDS} - {OVER_LONG, MISMATCHED}

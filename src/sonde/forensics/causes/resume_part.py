@@ -20,7 +20,7 @@ from sonde.checkpoint.resume_report import (
     ResumeReport,
     read_reports,
 )
-from sonde.forensics.causes.cause_rule import Blames, CauseFinding, CauseRule, Family
+from sonde.forensics.causes.cause_rule import Blames, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.scene_evidence import SceneEvidence
 
@@ -39,7 +39,6 @@ class Loss(NamedTuple):
     reach: int | None = None
     """For how many steps; None if it lasts."""
     blames: Blames = "setting"
-    family: Family = "setting"
 
 
 _AGAIN: Final = "Then resume from the same checkpoint again; docs/resume.md says how."
@@ -49,34 +48,32 @@ _LOSSES: Final = {
         parts=(WEIGHTS,),
         title="The resume did not restore the weights.",
         advice=(
-            'Load them before the first step: model.load_state_dict(checkpoint["model"]).'
-            " strict=False leaves out silently what does not fit.",
+            'Load them before the first step: model.load_state_dict(checkpoint["model"]).',
+            "Check the names: strict=False leaves out silently what does not fit.",
             _AGAIN,
         ),
         score=1.0,
         reach=1000,
         blames="tensor",
-        family="state",
     ),
     "resume_optimizer": Loss(
         parts=(MOMENTS, STEP_COUNT),
         title="The resume did not restore the state of the optimizer.",
         advice=(
-            'Load it once the optimizer is made: optimizer.load_state_dict(checkpoint["optimizer"]).'
-            " A Hugging Face checkpoint needs both optimizer.pt and scheduler.pt.",
+            'Load it before the first step: optimizer.load_state_dict(checkpoint["optimizer"]).',
+            "A Hugging Face checkpoint needs both optimizer.pt and scheduler.pt.",
             _AGAIN,
         ),
         score=0.97,
         reach=1000,
         blames="tensor",
-        family="state",
     ),
     "resume_schedule": Loss(
         parts=(RATE, SCHEDULE),
         title="The learning rate did not go on where it was when the run resumed.",
         advice=(
-            'Load the scheduler: scheduler.load_state_dict(checkpoint["scheduler"]). Make it'
-            " before you load it, and load the optimizer too: it holds the rate.",
+            'Load the scheduler: scheduler.load_state_dict(checkpoint["scheduler"]).',
+            "Make the scheduler before you load the optimizer, which holds the rate.",
             _AGAIN,
         ),
         score=0.96,
@@ -94,8 +91,8 @@ _LOSSES: Final = {
         parts=(GENERATORS,),
         title="The resume did not restore the random generators.",
         advice=(
-            "Save torch.get_rng_state(), and those of the device, numpy and random; set them last."
-            " Without them the run is not worse, only not the same as without the restart.",
+            "Save torch.get_rng_state(), and those of the device, numpy and random; set them last.",
+            "Without them the run is not worse, only not the same as without the restart.",
         ),
         score=0.4,
         reach=100,
@@ -104,8 +101,7 @@ _LOSSES: Final = {
         parts=(SCALER,),
         title="The resume did not restore the gradient scaler.",
         advice=(
-            'Load it: scaler.load_state_dict(checkpoint["scaler"]). Until it has found its scale'
-            " again, updates are skipped or small gradients are lost.",
+            'Load it before the first step: scaler.load_state_dict(checkpoint["scaler"]).',
             _AGAIN,
         ),
         score=0.8,
@@ -157,7 +153,7 @@ RULES: Final = {
         title=loss.title,
         advice=loss.advice,
         blames=loss.blames,
-        family=loss.family,
+        family="setting",
         judge=partial(judge, name=name),
         needs="records",
         at_scene=partial(judge_scene, name=name),
