@@ -132,8 +132,8 @@ class DigestLog(NamedTuple):
 
     def after(self, state: StateDigest) -> NextUpdate | None:
         """Return what followed a state when training went on without a restart."""
-        found = [one for one in self.following if one.step == state.step]
-        later = [one for one in found if one.time >= state.time]
+        found = [update for update in self.following if update.step == state.step]
+        later = [update for update in found if update.time >= state.time]
         return later[0] if later else None
 
 

@@ -57,7 +57,7 @@ class Before(NamedTuple):
     @property
     def first_update(self) -> NextUpdate | None:
         """The first step of the run."""
-        return next((one for one in self.log.following if one.step == 0), None)
+        return next((update for update in self.log.following if update.step == 0), None)
 
 
 class Now(NamedTuple):
@@ -92,12 +92,7 @@ def _scheduler(before: Before, now: Now, old: Mapping[str, Any], own: Mapping[st
     if off and abs(off) <= 1 and _follows(before, now):
         off = 0  # it was saved before the scheduler had moved
     if not off:
-        changed = [
-            f"{name} {_brief(own[name])}, was {_brief(old[name])}"
-            for name in old
-            if not name.startswith("_") and name in own and own[name] != old[name]
-            if name != "last_epoch"
-        ]
+        changed = _other_settings(old, own)
         if changed:
             text = f"at {at}, as it was, with other settings: {listed(changed)}"
             return Finding(what=SCHEDULE, status=CHANGED, text=text, figures=figures)
@@ -109,6 +104,16 @@ def _scheduler(before: Before, now: Now, old: Mapping[str, Any], own: Mapping[st
     steps = f"{abs(off):,} step{'' if abs(off) == 1 else 's'}"
     text = f"{steps} {direction}: at {at}, was at {was}"
     return Finding(what=SCHEDULE, status=LOST, text=text, figures=figures)
+
+
+def _other_settings(old: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a scheduler that changed, with their values."""
+    names = [name for name in old if name in own and not name.startswith("_")]
+    return [
+        f"{name} {_brief(own[name])}, was {_brief(old[name])}"
+        for name in names
+        if own[name] != old[name] and name != "last_epoch"
+    ]
 
 
 def _follows(before: Before, now: Now) -> bool:
@@ -128,29 +133,39 @@ def rate(before: Before, now: Now, scheduled: Finding | None) -> Finding | None:
     if _are_same(own, wanted, tolerance):
         text = f"{own[0]:.4g}, as it was"
         return Finding(what=RATE, status=SAME, text=text, figures=figures)
-    place = 0
+    place = _first_other(own, wanted, tolerance)
+    text = f"{own[place]:.4g}, was {wanted[place]:.4g}"
+    if place:
+        text += f" (group {place})"
+    reason = _rate_reason(before, now, scheduled)
+    if reason:
+        return Finding(what=RATE, status=LOST, text=f"{text}: {reason}", figures=figures)
+    return Finding(what=RATE, status=CHANGED, text=text, figures=figures)
+
+
+def _first_other(own: Sequence[float], wanted: Sequence[float], tolerance: float) -> int:
+    """Return the first group whose rate is another one."""
     for number, (value, other) in enumerate(zip(own, wanted, strict=False)):
         if not is_close(value, other, tolerance):
-            place = number
-            break
-    text = f"{own[place]:.4g}, was {wanted[place]:.4g}"
-    if len(own) > 1 and place:
-        text += f" (group {place})"
+            return number
+    return 0
+
+
+def _rate_reason(before: Before, now: Now, scheduled: Finding | None) -> str:
+    """Say what was lost that the rate is another one; empty if that may be meant so."""
     if scheduled is not None and scheduled.status == LOST:
-        text += ": the schedule " + scheduled.text.partition(":")[0].replace("1 step", "is 1 step")
-        return Finding(what=RATE, status=LOST, text=text, figures=figures)
-    same_rate = _rate_of_another_step(before, own[0])
+        where = scheduled.text.partition(":")[0]
+        return f"the schedule {where}" if where == "began again" else f"the schedule is {where}"
     is_scheduled = scheduled is not None and scheduled.status == SAME
     if is_scheduled and now.state.counts != before.state.counts:
         # The scheduler was restored; the rate is with the optimizer, which was not.
-        text += ": it came with the optimizer's state"
-        return Finding(what=RATE, status=LOST, text=text, figures=figures)
-    if same_rate is not None and not is_scheduled:
-        reason = f"that is the rate of step {same_rate:,}, not of {before.state.step + 1:,}"
-        if same_rate == 1:
-            reason = "the schedule began again"
-        return Finding(what=RATE, status=LOST, text=f"{text}: {reason}", figures=figures)
-    return Finding(what=RATE, status=CHANGED, text=text, figures=figures)
+        return "it came with the optimizer's state"
+    same_rate = _rate_of_another_step(before, now.update.rates[0])
+    if same_rate is None or is_scheduled:
+        return ""
+    if same_rate == 1:
+        return "the schedule began again"
+    return f"that is the rate of step {same_rate:,}, not of {before.state.step + 1:,}"
 
 
 def _expected_rates(before: Before) -> tuple[Sequence[float], float]:
@@ -368,8 +383,7 @@ def _is_same_block(own: GeneratorDigest, wanted: GeneratorDigest, *, is_exact: b
 
 def mode(before: Before, now: Now) -> Finding | None:
     """Compare whether the model and its modules train or evaluate."""
-    earlier = [one for one in before.log.following if one.step <= before.state.step and one.mode]
-    was = earlier[-1].mode if earlier else None
+    was = _mode_before(before)
     own = now.update.mode
     if was is None or own is None:
         return None
@@ -378,13 +392,24 @@ def mode(before: Before, now: Now) -> Finding | None:
         if was.is_training:
             return Finding(what=MODE, status=LOST, text=text)
         return Finding(what=MODE, status=CHANGED, text=text)
-    changed = sorted(set(own.others) ^ set(was.others))
-    if changed:
-        added = [name for name in changed if name in own.others]
-        names = added or changed
-        kind = "evaluate" if added and own.is_training else "no longer evaluate"
-        return Finding(what=MODE, status=CHANGED, text=f"modules that {kind} now: {listed(names)}")
+    added = [name for name in own.others if name not in was.others]
+    gone = [name for name in was.others if name not in own.others]
+    other = "eval" if own.is_training else "train"
+    if added:
+        return Finding(what=MODE, status=CHANGED, text=f"in {other} mode now: {listed(added)}")
+    if gone:
+        text = f"no longer in {other} mode: {listed(gone)}"
+        return Finding(what=MODE, status=CHANGED, text=text)
     return Finding(what=MODE, status=SAME, text=f"{_mode_name(own)}, as it was")
+
+
+def _mode_before(before: Before) -> Mode | None:
+    """Return the mode of the last update that is known, up to the one after the checkpoint."""
+    found = None
+    for update in before.log.following:
+        if update.mode is not None and update.step <= before.state.step:
+            found = update.mode
+    return found
 
 
 def _mode_name(mode: Mode) -> str:

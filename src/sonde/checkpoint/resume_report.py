@@ -111,25 +111,28 @@ class ResumeReport:
         head = f"resumed at step {self.from_step:,}"
         if self.path:
             head += f" from {self.path}"
-        same = [finding.what for finding in self.findings if finding.status == SAME]
-        unknown = [finding for finding in self.findings if finding.status == UNKNOWN]
-        others = [finding for finding in self.findings if finding.status in (LOST, CHANGED)]
-        declared = [finding for finding in self.findings if finding.status == EXPECTED]
-        if not others and not declared and self.step == self.from_step:
-            return [f"{head}: {_all_well(same, unknown)}"]
-        lost = ", ".join(finding.what for finding in self.lost)
-        lines = [f"{head}; not restored: {lost}" if lost else head]
         told = [finding for finding in self.findings if finding.status != SAME]
-        lines += [f"  {finding.what:<12} {_words(finding)}" for finding in told]
+        same = [finding.what for finding in self.findings if finding.status == SAME]
+        is_well = all(finding.status == UNKNOWN for finding in told)
+        if is_well and self.step == self.from_step:
+            return [f"{head}: {_all_well(same, told)}"]
+        if self.lost:
+            head += f"; not restored: {', '.join(finding.what for finding in self.lost)}"
+        rows = [(finding.what, _words(finding)) for finding in told]
+        return [head, *(f"  {name:<12} {text}" for name, text in [*rows, *self._remarks(same)])]
+
+    def _remarks(self, same: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the last lines of the report: what is as it was, and what can be done."""
+        rows = []
         if same:
-            lines.append(f"  {'as before':<12} {', '.join(same)}")
+            rows.append(("as before", ", ".join(same)))
         if self.step != self.from_step:
             advice = f"recorder.num_updates = {self.from_step} goes on counting"
-            lines.append(f"  {'steps':<12} counted from {self.step + 1:,} again; {advice}")
+            rows.append(("steps", f"counted from {self.step + 1:,} again; {advice}"))
+        others = [finding.what for finding in self.findings if finding.status in (LOST, CHANGED)]
         if others:
-            names = tuple(finding.what for finding in others)
-            lines.append(f"  {'on purpose?':<12} RecorderOptions(expect={names}) accepts it")
-        return lines
+            rows.append(("on purpose?", f"RecorderOptions(expect={tuple(others)}) accepts it"))
+        return rows
 
     def text(self) -> str:
         """Return the report as it is printed."""

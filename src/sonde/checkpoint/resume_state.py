@@ -41,30 +41,37 @@ def weights(before: StateDigest, now: StateDigest, others: Sequence[StateDigest]
         text = "cannot tell: they are split over another number of ranks"
         return Finding(what=WEIGHTS, status=UNKNOWN, text=text)
     differing = _differing(before.tensors, now.tensors)
-    new = [name for name in now.tensors if name not in before.tensors]
-    gone = [name for name in before.tensors if name not in now.tensors]
-    resized = [
-        name
-        for name, tensor in now.tensors.items()
-        if name in before.tensors and list(tensor.shape) != list(before.tensors[name].shape)
-    ]
     figures = {"num_tensors": len(now.tensors), "differing": differing}
     if not differing:
-        texts = [
-            f"{verb} {share(len(names), len(now.tensors), 'tensor')} ({listed(names)})"
-            for verb, names in (("new", new), ("gone", gone), ("of another shape", resized))
-            if names
-        ]
-        if texts:
-            return Finding(what=WEIGHTS, status=CHANGED, text="; ".join(texts), figures=figures)
+        text = _other_tensors(before.tensors, now.tensors)
+        if text:
+            return Finding(what=WEIGHTS, status=CHANGED, text=text, figures=figures)
         return Finding(what=WEIGHTS, status=SAME, text="as they were", figures=figures)
     kinds = {(before.tensors[name].dtype, now.tensors[name].dtype) for name in differing}
-    if all(old != own for old, own in kinds) and _are_near(before, now, differing, _ROUNDED):
+    is_other_precision = all(old != own for old, own in kinds)
+    if is_other_precision and _are_near(before, now, differing, _ROUNDED):
         old, own = min(kinds)
         text = f"as they were, in {own} instead of {old}"
         return Finding(what=WEIGHTS, status=CHANGED, text=text, figures=figures)
     text = _where_from(before, now, others, differing)
     return Finding(what=WEIGHTS, status=LOST, text=text, figures=figures)
+
+
+def _other_tensors(before: Mapping[str, TensorDigest], now: Mapping[str, TensorDigest]) -> str:
+    """Say which tensors only one state has, or has in another shape; empty if there are none."""
+    shared = [name for name in now if name in before]
+    resized = [name for name in shared if list(now[name].shape) != list(before[name].shape)]
+    kinds = {
+        "new": [name for name in now if name not in before],
+        "gone": [name for name in before if name not in now],
+        "of another shape": resized,
+    }
+    texts = [
+        f"{kind}: {share(len(names), len(now), 'tensor')} ({listed(names)})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    return "; ".join(texts)
 
 
 def _differing(
@@ -151,7 +158,7 @@ def _are_near(
 
 def moments(before: StateDigest, now: StateDigest, others: Sequence[StateDigest]) -> Finding | None:
     """Compare the state of the optimizer with that of the checkpoint."""
-    if before.optimizer and now.optimizer and before.optimizer != now.optimizer:
+    if _is_other_optimizer(before, now):
         text = f"another optimizer: {now.optimizer}, was {before.optimizer}"
         return Finding(what=MOMENTS, status=CHANGED, text=text)
     wanted = _still_trained(before, now)
@@ -161,22 +168,33 @@ def moments(before: StateDigest, now: StateDigest, others: Sequence[StateDigest]
     if now.is_sharded and now.world_size != before.world_size:
         return _sharded_moments(wanted, own)
     empty = [pair for pair, moment in wanted.items() if _is_empty(own.get(pair), moment)]
-    differing = [
-        pair
-        for pair, moment in wanted.items()
-        if pair not in empty and own[pair].hash != moment.hash
-    ]
-    figures = {"num_tensors": len(wanted), "num_empty": len(empty), "num_other": len(differing)}
     if empty:
         text = _empty_text(now, wanted, own, empty)
+        figures = {"num_tensors": len(wanted), "num_empty": len(empty)}
         return Finding(what=MOMENTS, status=LOST, text=text, figures=figures)
+    return _other_moments(before, now, others, wanted)
+
+
+def _is_other_optimizer(before: StateDigest, now: StateDigest) -> bool:
+    return bool(before.optimizer and now.optimizer) and before.optimizer != now.optimizer
+
+
+def _other_moments(
+    before: StateDigest,
+    now: StateDigest,
+    others: Sequence[StateDigest],
+    wanted: Mapping[tuple[str, str], MomentDigest],
+) -> Finding:
+    """Compare moments that are all there."""
+    own = _pairs(now)
+    differing = [pair for pair in wanted if own[pair].hash != wanted[pair].hash]
+    figures = {"num_tensors": len(wanted), "num_other": len(differing)}
     if not differing:
         return Finding(what=MOMENTS, status=SAME, text="as they were", figures=figures)
-    if _has_other_precision(before, now):
-        near = [is_close(own[pair].norm, wanted[pair].norm, _ROUNDED) for pair in differing]
-        if all(near):
-            text = "as they were, in another precision"
-            return Finding(what=MOMENTS, status=CHANGED, text=text, figures=figures)
+    near = [is_close(own[pair].norm, wanted[pair].norm, _ROUNDED) for pair in differing]
+    if all(near) and _has_other_precision(before, now):
+        text = "as they were, in another precision"
+        return Finding(what=MOMENTS, status=CHANGED, text=text, figures=figures)
     text = _whose_moments(before, others, own, wanted, differing)
     return Finding(what=MOMENTS, status=LOST, text=text, figures=figures)
 
@@ -274,7 +292,7 @@ def step_count(before: StateDigest, now: StateDigest) -> Finding | None:
     figures = {"now": own, "before": was}
     if own == was:
         return Finding(what=STEP_COUNT, status=SAME, text=f"{own:,.0f}, as it was", figures=figures)
-    if before.optimizer and now.optimizer and before.optimizer != now.optimizer:
+    if _is_other_optimizer(before, now):
         return None
     text = f"{own:,.0f}, was {was:,.0f}"
     if own == 0:

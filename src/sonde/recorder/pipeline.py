@@ -63,10 +63,8 @@ class Pipeline(Observer):
         """Called before the first micro-batch of an update."""
         self._keeper = keeper
         self._judgement = judgement
-        self.state_watch = StateWatch(training, guard)
+        self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
         """Records digests of the state, and checks a resume."""
-        self.state_watch.recent = lambda: judgement.recent
-        keeper.on_kept = self.state_watch.state_kept
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
         self._wants_rows = training.options.spikes.sample_risk is not None
@@ -102,7 +100,7 @@ class Pipeline(Observer):
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
-        self._check_length(update)
+        _check_length(update, self._longest, self.guard)
 
     @guarded("losses are not recorded")
     def loss_reported(self, loss: Tensor) -> None:
@@ -126,7 +124,7 @@ class Pipeline(Observer):
         self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
         losses = update.seen_losses()
-        norm = self._own_norm() if self._norm is None else self._norm
+        norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if not self._is_early(losses):
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
@@ -283,34 +281,14 @@ class Pipeline(Observer):
 
     def num_applied(self) -> int | None:
         """Return how many updates the weights have; None while nothing is recorded."""
-        if self.training.hooks.observer is not self:
-            return None
+        is_recording = self.training.hooks.observer is self
         is_applied = self._update is not None and self._update.is_applied
-        return self.num_updates + int(is_applied)
-
-    def _check_length(self, update: Update) -> None:
-        """Tell, and hold no more batches, if no optimizer moves for very long."""
-        limit = max(2 * self._longest, _MIN_CALLS) if self._longest else _MAX_FIRST_CALLS
-        if update.num_calls <= limit:
-            return
-        update.forget_batches()
-        self.guard.tell(
-            "no optimizer step",
-            f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
-            " recorded. If the loop has another optimizer now, give that one to a new Recorder",
-        )
+        return self.num_updates + int(is_applied) if is_recording else None
 
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self._update is not None:
             micro = self._update.micro[-1]
             micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
-
-    def _own_norm(self) -> Any:
-        try:
-            return gradient_norm(self.training.optimizer)
-        except Exception as error:  # noqa: BLE001  gradients may be of any kind
-            self.guard.catch("the gradient norm is not recorded", error)
-            return None
 
     def _is_early(self, losses: list[Loss]) -> bool:
         """Return whether losses are known before the optimizer moves, on which all ranks agree."""
@@ -357,6 +335,30 @@ class Pipeline(Observer):
         if self._update is not None:
             self._update.note_rates(optimizer)
         self._keeper.begin_again()
+
+
+def _check_length(update: Update, longest: int, guard: Guard) -> None:
+    """Tell, and hold no more batches, if no optimizer moves for very long. `longest` is how many
+    micro-batches an update had so far.
+    """
+    limit = max(2 * longest, _MIN_CALLS) if longest else _MAX_FIRST_CALLS
+    if update.num_calls <= limit:
+        return
+    update.forget_batches()
+    guard.tell(
+        "no optimizer step",
+        f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
+        " recorded. If the loop has another optimizer now, give that one to a new Recorder",
+    )
+
+
+def _own_norm(training: Training, guard: Guard) -> Any:
+    """Return the norm of the gradients; None if it cannot be computed."""
+    try:
+        return gradient_norm(training.optimizer)
+    except Exception as error:  # noqa: BLE001  gradients may be of any kind
+        guard.catch("the gradient norm is not recorded", error)
+        return None
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -48,7 +48,7 @@ class ResumeLosses:
         self._updates.append(update)
         if len(self._updates) < _NUM:
             return None
-        losses = [one.loss for one in self._updates if one.loss is not None]
+        losses = [made.loss for made in self._updates if made.loss is not None]
         if len(losses) < _NUM and len(self._updates) < 2 * _NUM:
             return None  # on a device, losses arrive late
         self.is_over = True

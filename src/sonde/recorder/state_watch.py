@@ -38,6 +38,7 @@ from sonde.errors import TrainingStopped, check_choice
 from sonde.recorder import saves
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import NOBODY
+from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import Moment, host_generators
 from sonde.recorder.opening import make_visible
 from sonde.recorder.resume_losses import ResumeLosses
@@ -67,10 +68,17 @@ class _Resume(NamedTuple):
 class StateWatch:
     """Records digests of one training, and checks its resume."""
 
-    def __init__(self, training: Training, guard: Guard) -> None:
+    def __init__(
+        self,
+        training: Training,
+        keeper: Keeper,
+        recent: Callable[[], Sequence[Update]],
+        guard: Guard,
+    ) -> None:
+        """`recent` returns the last updates."""
         self.guard = guard
-        self.recent: Callable[[], Sequence[Update]] = list
-        """Returns the last updates."""
+        keeper.on_kept = self.state_kept
+        self._recent = recent
         self.hears_saves = True
         """Whether calls of `torch.save` are noticed. A host knows better what it saves."""
         self._training = training
@@ -211,7 +219,7 @@ class StateWatch:
 
     def _last_samples(self, step: int) -> list[SamplesSeen]:
         found = []
-        for update in list(self.recent())[-_NUM_LAST:]:
+        for update in list(self._recent())[-_NUM_LAST:]:
             is_there = all(micro.is_unchanged() for micro in update.micro)
             samples = samples_seen(update.names()) if is_there else None
             if samples is not None and update.step <= step:

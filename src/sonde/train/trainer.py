@@ -221,6 +221,7 @@ class _Loop:
             {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
         )
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
+        self._live = Live(trainer.task.model, trainer.optimizer, {})
         self._counters = self._state.counters
         held_out = held_out_data(trainer.valid_data, callbacks)
         self._evaluations = Evaluations(
@@ -269,10 +270,7 @@ class _Loop:
         self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
         self._trainer.event("resume", step=step, epoch=done + 1)
         if self._trainer.run is not None:
-            tell_resume(self._trainer.run, self._live(), step, self._trainer.rates.lr(step))
-
-    def _live(self) -> Live:
-        return Live(self._trainer.task.model, self._trainer.optimizer, {})
+            tell_resume(self._trainer.run, self._live, step, self._trainer.rates.lr(step))
 
     def _epoch(self) -> None:
         self._context.show(epoch=self._counters.num_epochs + 1)
@@ -423,7 +421,7 @@ class _Loop:
         about = {"metrics": dict(self._context.metrics), "distrusted": distrusted}
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
         if self._trainer.run is not None:
-            record_state(self._trainer.run, self._live(), self._counters.num_updates)
+            record_state(self._trainer.run, self._live, self._counters.num_updates)
 
     def _note_saved(self) -> None:
         """Notify the callbacks about checkpoints completed in the meantime."""

@@ -18,6 +18,7 @@ from sonde.forensics.causes import (
     changed_code,
     not_known,
     nothing_wrong,
+    resume_part,
     rules,
     stuck,
     text_kind,

@@ -119,7 +119,7 @@ def last_report(run: Path, step: int) -> ResumeReport | None:
 def find(name: str, report: ResumeReport | None, step: int) -> CauseFinding | None:
     """Return what a resume report says for a cause at a step after it."""
     loss = _LOSSES[name]
-    lost = [] if report is None else [one for one in report.lost if one.what in loss.parts]
+    lost = [] if report is None else [part for part in report.lost if part.what in loss.parts]
     if report is None or not lost:
         return None
     since = step - report.step
