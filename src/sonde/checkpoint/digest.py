@@ -236,13 +236,28 @@ def _tensor_digest(tensor: Tensor, *, is_trainable: bool) -> TensorDigest:
 
 @torch.no_grad()
 def _hash_and_norm(tensor: Tensor) -> tuple[str, float]:
-    """Return a hash and the norm of a tensor, or of a sample of it."""
+    """Return a hash and the norm of a tensor, or of a sample of it. Of a sharded tensor, the norm
+    is that of this rank's whole part, so that those of all ranks make up the norm of the tensor.
+    """
     own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if own.is_meta or own.layout is not torch.strided or not own.numel():
         return "", 0.0
     values = _sample(own.detach()).cpu()
+    hashed = _hash(values.view(torch.uint8).numpy())
+    if isinstance(tensor, DTensor):
+        if _is_copy(tensor):
+            return hashed, 0.0
+        values = own.detach()
     norm = torch.linalg.vector_norm(values.float())
-    return _hash(values.view(torch.uint8).numpy()), float(f"{norm.item():.7g}")
+    return hashed, float(f"{norm.item():.7g}")
+
+
+def _is_copy(tensor: DTensor) -> bool:
+    """Return whether another rank has the same part of a tensor, and counts it."""
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_replicate() and tensor.device_mesh.get_local_rank(dimension) != 0:
+            return True
+    return False
 
 
 def _sample(tensor: Tensor) -> Tensor:

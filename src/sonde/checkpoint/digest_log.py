@@ -9,6 +9,7 @@ the update after it began with: its samples, rates and generators. A process tha
 checkpoint leaves no such record.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from sonde.records.reader import Record, read_records
 
 DIGEST: Final = "DIGEST"
 """The `type` of the record of a state."""
+_SAME_NORM: Final = 1e-5
+"""Norms of the same tensor in other parts differ by less than this fraction."""
 NEXT: Final = "NEXT"
 """The `type` of the record of the update that followed a state."""
 
@@ -143,6 +146,11 @@ def as_record(digest: StateDigest | NextUpdate) -> Record:
     return {"type": kind, **msgspec.to_builtins(digest)}
 
 
+def from_record(record: Mapping[str, Any]) -> StateDigest:
+    """Return the digest of a state from its record; raise ValidationError if it is damaged."""
+    return msgspec.convert(record, StateDigest, strict=False)
+
+
 def read_digests(run: str | Path, rank: int = 0) -> DigestLog:
     """Read the digests of a rank; none if there are none. Damaged records are left out."""
     states: list[StateDigest] = []
@@ -151,7 +159,7 @@ def read_digests(run: str | Path, rank: int = 0) -> DigestLog:
     for record in read_records(path) if path.exists() else ():
         try:
             if record.get("type") == DIGEST:
-                states.append(msgspec.convert(record, StateDigest, strict=False))
+                states.append(from_record(record))
             elif record.get("type") == NEXT:
                 following.append(msgspec.convert(record, NextUpdate, strict=False))
         except msgspec.ValidationError:
@@ -175,3 +183,45 @@ def read_digests_of_rank(run: str | Path, rank: int) -> DigestLog:
     ]
     states = sorted([*own.states, *others], key=lambda state: state.time)
     return DigestLog(states, own.following)
+
+
+def whole(parts: Sequence[StateDigest]) -> StateDigest:
+    """Return the digest of a sharded state from those of all ranks. Its norms are those of the
+    whole tensors; its hashes mean nothing.
+    """
+    first = parts[0]
+    tensors = {}
+    for name, tensor in first.tensors.items():
+        norms = [part.tensors[name].norm for part in parts if name in part.tensors]
+        tensors[name] = tensor._replace(norm=math.hypot(*norms))
+    moments: dict[str, dict[str, MomentDigest]] = {}
+    for kind, by_name in first.moments.items():
+        moments[kind] = {}
+        for name, moment in by_name.items():
+            found = [part.moments.get(kind, {}).get(name) for part in parts]
+            norm = math.hypot(*(part.norm for part in found if part is not None))
+            moments[kind][name] = moment._replace(norm=norm)
+    return replace(first, is_sharded=False, tensors=tensors, moments=moments)
+
+
+def with_hashes_of(state: StateDigest, other: StateDigest) -> StateDigest:
+    """Return a whole state with the hashes of another where their norms are the same, because the
+    hashes of parts cannot be compared.
+    """
+    tensors = {}
+    for name, tensor in state.tensors.items():
+        known = other.tensors.get(name)
+        is_same = known is not None and _is_near(known.norm, tensor.norm)
+        tensors[name] = tensor._replace(hash=known.hash if known and is_same else "")
+    moments: dict[str, dict[str, MomentDigest]] = {}
+    for kind, by_name in state.moments.items():
+        moments[kind] = {}
+        for name, moment in by_name.items():
+            there = other.moments.get(kind, {}).get(name)
+            is_same = there is not None and _is_near(there.norm, moment.norm)
+            moments[kind][name] = moment._replace(hash=there.hash if there and is_same else "")
+    return replace(state, tensors=tensors, moments=moments)
+
+
+def _is_near(norm: float, other: float) -> bool:
+    return abs(norm - other) <= _SAME_NORM * max(norm, other)

@@ -106,6 +106,7 @@ def _with_digest(before: Before, now: Now) -> list[Finding]:
         resume_course.generators(before, now),
         resume_course.mode(before, now),
         resume_state.trainable(before.state, now.state),
+        resume_state.num_ranks(before.state, now.state),
     ]
     return [finding for finding in found if finding is not None]
 

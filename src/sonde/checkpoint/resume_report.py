@@ -44,9 +44,10 @@ DATA: Final = "data"
 GENERATORS: Final = "generators"
 MODE: Final = "mode"
 TRAINABLE: Final = "trainable"
+RANKS: Final = "ranks"
 PARTS: Final = (
     *(WEIGHTS, MOMENTS, STEP_COUNT, RATE, SCHEDULE),
-    *(SCALER, DATA, GENERATORS, MODE, TRAINABLE),
+    *(SCALER, DATA, GENERATORS, MODE, TRAINABLE, RANKS),
 )
 """What is compared, in the order of the report."""
 _ORDER: Final = (LOST, CHANGED, UNKNOWN, EXPECTED, SAME)

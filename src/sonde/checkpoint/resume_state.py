@@ -13,6 +13,7 @@ from sonde.checkpoint.resume_report import (
     CHANGED,
     LOST,
     MOMENTS,
+    RANKS,
     SAME,
     STEP_COUNT,
     TRAINABLE,
@@ -319,3 +320,11 @@ def trainable(before: StateDigest, now: StateDigest) -> Finding:
     if texts:
         return Finding(what=TRAINABLE, status=CHANGED, text="; ".join(texts))
     return Finding(what=TRAINABLE, status=SAME, text="the same tensors")
+
+
+def num_ranks(before: StateDigest, now: StateDigest) -> Finding | None:
+    """Compare the number of ranks; nothing if it is the same."""
+    if before.world_size == now.world_size:
+        return None
+    text = f"{now.world_size}, were {before.world_size}"
+    return Finding(what=RANKS, status=CHANGED, text=text)

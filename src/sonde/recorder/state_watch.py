@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -29,7 +30,13 @@ from sonde.checkpoint.digest import (
     samples_seen,
     take_digest,
 )
-from sonde.checkpoint.digest_log import DigestLog, NextUpdate, SamplesSeen, StateDigest
+from sonde.checkpoint.digest_log import (
+    DigestLog,
+    NextUpdate,
+    SamplesSeen,
+    StateDigest,
+    as_record,
+)
 from sonde.checkpoint.resume_comparison import Claim, compare, find_claim
 from sonde.checkpoint.resume_course import Now
 from sonde.checkpoint.resume_report import EVENT, PARTS, ResumeReport
@@ -53,6 +60,8 @@ _OWN_NAMES: Final = frozenset({"sonde", "healing", "data"})
 _NUM_LAST: Final = 4
 """How many of the last updates a digest names the samples of."""
 
+_MAX_RANKS: Final = 1 << 16
+
 _logger = logging.getLogger("sonde")
 
 
@@ -63,6 +72,8 @@ class _Resume(NamedTuple):
     log: DigestLog
     steps: Mapping[int, StepRecord]
     now: StateDigest
+    parts: Sequence[StateDigest]
+    """The digests of all ranks, if the state was sharded over another number of them."""
 
 
 class StateWatch:
@@ -126,7 +137,8 @@ class StateWatch:
             make_visible()
             _logger.info("sonde: %s starts from the beginning", self._run.directory)
         if claim is not None:
-            self._resume = _Resume(claim, log, read_steps(root).by_number, now)
+            steps = read_steps(root).by_number
+            self._resume = _Resume(claim, log, steps, now, self._other_parts(claim.step, now))
             self._following = num_updates
 
     @guarded("digests of states are not recorded")
@@ -176,7 +188,7 @@ class StateWatch:
         if resume is not None:
             self._report(resume, following)
         elif following.step == self._digested:
-            self._run.records(DIGESTS).append(digest_log.as_record(following))
+            self._run.records(DIGESTS).append(as_record(following))
 
     def recorded(self, update: Update) -> None:
         """Compare the first losses after a resume with those before it."""
@@ -198,7 +210,7 @@ class StateWatch:
         self._write(digest)
 
     def _write(self, digest: StateDigest) -> None:
-        self._run.records(DIGESTS).append(digest_log.as_record(digest))
+        self._run.records(DIGESTS).append(as_record(digest))
         self._digested = digest.step
         self._following = digest.step
         self.is_waiting = True
@@ -241,6 +253,31 @@ class StateWatch:
             mode=mode_of(self._training.model),
         )
 
+    def _other_parts(self, step: int, now: StateDigest) -> list[StateDigest]:
+        """Return the digests of all ranks after `step` updates, if the state is sharded now and was
+        so over another number of ranks.
+        """
+        found: list[StateDigest] = []
+        if not now.is_sharded:
+            return found
+        root = self._run.layout.root
+        for rank in range(_MAX_RANKS):
+            known = digest_log.read_digests(root, rank).states
+            states = [state for state in known if state.step == step]
+            if not states:
+                break
+            found.append(states[-1])
+        is_complete = bool(found) and len(found) == found[0].world_size
+        return found if is_complete and len(found) != now.world_size else []
+
+    def _whole(self, resume: _Resume) -> StateDigest:
+        """Return the whole state before, with this rank's own generators and samples."""
+        before = digest_log.whole(resume.parts)
+        if self._run.rank < len(resume.parts):
+            own = resume.parts[self._run.rank]
+            return replace(before, generators=own.generators, last_samples=own.last_samples)
+        return replace(before, generators={}, last_samples=())
+
     def _report(self, resume: _Resume, following: NextUpdate) -> None:
         """Tell what the resume restored; stop if that was asked for."""
         report = self._compared(resume, following)
@@ -267,12 +304,23 @@ class StateWatch:
                 ),
             )
 
+    def _compared(self, resume: _Resume, following: NextUpdate) -> ResumeReport | None:
+        """Return what all ranks found. Every rank must call this."""
+        own = self._own_report(resume, following)
+        of_ranks = ranks.gather(None if own is None else own.as_details())
+        known = [details for details in of_ranks if details is not None]
+        return merged_reports(known).accepting(self._expected) if known else None
+
     @guarded("the resume is not checked")
-    def _compared(self, resume: _Resume, following: NextUpdate) -> ResumeReport:
+    def _own_report(self, resume: _Resume, following: NextUpdate) -> ResumeReport:
         rates = {step: record.lr for step, record in resume.steps.items()}
-        report = compare(resume.claim, resume.log, rates, Now(resume.now, following))
-        of_ranks = ranks.gather(report.as_details())
-        return merged_reports(of_ranks).accepting(self._expected)
+        claim = resume.claim
+        now = resume.now
+        if resume.parts:
+            claim = claim._replace(before=self._whole(resume))
+            parts = [digest_log.from_record(part) for part in ranks.gather(as_record(now))]
+            now = digest_log.with_hashes_of(digest_log.whole(parts), digest_log.whole(resume.parts))
+        return compare(claim, resume.log, rates, Now(now, following))
 
     def _on_save(self, saved: Any, path: str) -> None:
         """Notice that the script has saved something."""

@@ -145,6 +145,14 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
             loss: Tensor = self.model(batch)["loss"]
             return loss
 
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if how == "no optimizer":
+                checkpoint["optimizer_states"][0]["state"] = {}
+            if how == "no schedule":
+                checkpoint["lr_schedulers"] = []
+            if how == "no callbacks":
+                checkpoint["callbacks"] = {}
+
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.97**step)
@@ -167,15 +175,6 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
     if how == "only the weights":
         trainer.fit(Module.load_from_checkpoint(saved), data)
         return
-    if how:
-        checkpoint = torch.load(saved, weights_only=False)
-        if how == "no optimizer":
-            checkpoint["optimizer_states"][0]["state"] = {}
-        if how == "no schedule":
-            checkpoint["lr_schedulers"] = []
-        if how == "no callbacks":
-            checkpoint["callbacks"] = {}
-        torch.save(checkpoint, saved)
     trainer.fit(Module(), data, ckpt_path=saved if how else None, weights_only=False)
 
 
