@@ -23,12 +23,14 @@ from sonde.checkpoint.resume_report import (
     PARTS,
     RATE,
     SAME,
+    SCHEDULE,
     STEP_COUNT,
     UNKNOWN,
     WEIGHTS,
     Finding,
     ResumeReport,
     is_close,
+    listed,
     share,
 )
 
@@ -121,7 +123,42 @@ def _without_digest(
         _count_without_digest(claim, log.states, now.state),
         _rate_without_digest(claim, rates, now),
     ]
+    nearest = _nearest(log.states, claim.step)
+    if nearest is not None:
+        before = Before(nearest, None, log, rates)
+        found += [
+            _schedule_without_digest(claim, nearest, now),
+            _begun_again(resume_course.scaler(before, now)),
+            _begun_again(resume_course.data_again(before, now)),
+            resume_course.mode(before, now),
+            resume_state.trainable(nearest, now.state),
+        ]
     return [finding for finding in found if finding is not None]
+
+
+def _nearest(states: Sequence[StateDigest], step: int) -> StateDigest | None:
+    """Return the digest of the nearest step, to compare what does not change from step to step."""
+    return min(states, key=lambda state: abs(state.step - step), default=None)
+
+
+def _begun_again(finding: Finding | None) -> Finding | None:
+    """Return a finding only if it says that something began again: all else changes with steps."""
+    is_again = finding is not None and finding.status in (LOST, CHANGED)
+    return finding if is_again and finding is not None and "again" in finding.text else None
+
+
+def _schedule_without_digest(claim: Claim, nearest: StateDigest, now: Now) -> Finding | None:
+    for name, old in nearest.objects.items():
+        at = now.state.objects.get(name, {}).get("last_epoch")
+        was = old.get("last_epoch")
+        if isinstance(at, int) and isinstance(was, int):
+            expected = was + claim.step - nearest.step
+            if at <= 1 < min(expected, claim.step):
+                text = f"began again: at {at}, and the run is at step {claim.step:,}"
+                return Finding(what=SCHEDULE, status=LOST, text=text)
+            if at == expected:
+                return Finding(what=SCHEDULE, status=SAME, text=f"at {at}, as the steps")
+    return None
 
 
 def _weights_without_digest(
@@ -133,6 +170,11 @@ def _weights_without_digest(
         text = f"those of step {state.step:,}, not of step {claim.step:,}"
         if state.step == 0:
             text = "as at the beginning of the run: they were not loaded"
+        return Finding(what=WEIGHTS, status=LOST, text=text)
+    fresh = resume_state.as_at_the_beginning(now, states)
+    if fresh:
+        how_many = share(len(fresh), len(now.tensors), "tensor")
+        text = f"{how_many} as at the beginning of the run, so not loaded: {listed(fresh)}"
         return Finding(what=WEIGHTS, status=LOST, text=text)
     return Finding(what=WEIGHTS, status=UNKNOWN, text=_NO_DIGEST)
 

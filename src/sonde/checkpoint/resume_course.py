@@ -259,6 +259,16 @@ def data(before: Before, now: Now) -> Finding:
     return Finding(what=DATA, status=CHANGED, text=text, figures=figures)
 
 
+def data_again(before: Before, now: Now) -> Finding | None:
+    """Return whether the samples of step 1 come again, if nothing else is known about them."""
+    own = now.update.samples
+    first = before.first_update
+    if own is None or first is None or first.samples is None or not _is_same(own, first.samples):
+        return None
+    text = "the batch of step 1 comes again, unless an epoch ended here"
+    return Finding(what=DATA, status=CHANGED, text=text, figures={"now": _figures(own)})
+
+
 def _data_without_truth(before: Before, own: SamplesSeen, *, is_first: bool) -> Finding:
     """Compare the samples if the process before ended at the checkpoint."""
     step = before.state.step
@@ -279,7 +289,7 @@ def _data_without_truth(before: Before, own: SamplesSeen, *, is_first: bool) -> 
         text = f"starts over: {text}, unless an epoch ended here"
         return Finding(what=DATA, status=CHANGED, text=text, figures=figures)
     if is_first:
-        text = "starts over: the batch of step 1 comes next, unless an epoch ended here"
+        text = "starts over: the batch of step 1 comes again, unless an epoch ended here"
         return Finding(what=DATA, status=CHANGED, text=text, figures=figures)
     text = "cannot tell: the run before ended here, so the next samples are not known"
     return Finding(what=DATA, status=UNKNOWN, text=text, figures=figures)

@@ -36,6 +36,19 @@ def has_weights_of(state: StateDigest, other: StateDigest) -> bool:
     return bool(state.tensors) and not _differing(state.tensors, other.tensors, with_names=True)
 
 
+def as_at_the_beginning(now: StateDigest, states: Sequence[StateDigest]) -> list[str]:
+    """Return the tensors that are as they were before the first step, though training has changed
+    them since.
+    """
+    start = next((state for state in states if state.step == 0), None)
+    later = [state for state in states if state.step > 0]
+    if start is None or not later:
+        return []
+    changed = _differing(start.tensors, later[0].tensors)
+    still = _differing(start.tensors, now.tensors)
+    return [name for name in changed if name in now.tensors and name not in still]
+
+
 def weights(before: StateDigest, now: StateDigest, others: Sequence[StateDigest]) -> Finding:
     """Compare weights and buffers with those of the checkpoint."""
     if now.is_sharded and now.world_size != before.world_size:

@@ -340,6 +340,20 @@ def test_without_a_digest_of_the_step_little_is_known() -> None:
     assert [finding.what for finding in bad.lost] == ["moments"]
     fresh = report(state(STEP, tensors=state(0).tensors), log=log)
     assert [finding.what for finding in fresh.lost] == ["weights"]
+    again = report(state(STEP, objects={"scheduler": {"last_epoch": 0}}), log=log)
+    assert [finding.what for finding in again.lost] == ["schedule"]
+    evaluating = report(update=following(STEP, mode=Mode(False)), log=log)
+    assert [finding.what for finding in evaluating.lost] == ["mode"]
+    over = report(update=following(STEP, samples=samples(0)), log=log)
+    assert status(over, "data") == "changed"
+
+
+def test_without_a_digest_a_tensor_of_the_beginning_is_known_if_training_changed_it() -> None:
+    log = DigestLog([state(0), state(100)], [following(0)])
+    tensors = {**state(STEP).tensors, "b": state(0).tensors["b"]}
+    finding = report(state(STEP, tensors=tensors), log=log).finding("weights")
+    assert finding is not None
+    assert finding.status == "lost"
 
 
 def test_a_part_is_accepted_with_the_one_it_comes_with() -> None:
