@@ -281,7 +281,7 @@ class Run:
         for kind in moved[1]:
             if kind in self._files:
                 self._files[kind].reopen()
-        _logger.info("%s holds an earlier attempt, which is now in %s", self.directory, moved[0])
+        _logger.info("sonde: the earlier attempt is now in %s", moved[0])
         self.event("attempt", earlier=str(moved[0]))
         return moved[0]
 

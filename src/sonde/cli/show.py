@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from sonde.checkpoint.resume_report import read_reports
 from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
 from sonde.errors import SettingError
 from sonde.heal.decision import describe
@@ -70,13 +71,14 @@ def show(run: Path, /, *, json: bool = False) -> None:
             files.append({**known, "num_records": num, "num_bad": num_bad, "num_bytes": size})
         metrics = [_describe_metric(index.series(name), name) for name in index.metrics()]
     healing = describe(run)
+    resumes = [report.lines() for report in read_reports(run)]
 
     def show(console: Console) -> None:
         _show_manifest(console, run, manifest, status)
-        for first, *rest in healing:
+        for first, *rest in [*resumes, *healing]:
             console.print(Text(f"\n{first}", style="bold"))
             for sentence in rest:
-                print_indented(console, Text(sentence), 2)
+                print_indented(console, Text(sentence.strip()), 2)
         console.print("" if files else "\nno records yet")
         if files:
             print_rows(
@@ -93,6 +95,7 @@ def show(run: Path, /, *, json: bool = False) -> None:
         "files": files,
         "metrics": metrics,
         "healing": healing,
+        "resumes": resumes,
     }
     tell(document, show, json=json)
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sonde.checkpoint.resume_report import ResumeReport
 from sonde.data.skip_list import sample_name
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.forensics.verdict import Experiment, Suspect
@@ -89,6 +90,8 @@ class SceneEvidence:
     """The learning rates of the last updates, that of the step last."""
     broken: BrokenNumbers | None = None
     """Where the numbers stopped being finite, if they did."""
+    resume: ResumeReport | None = None
+    """What this process reported when it resumed, if it did."""
     texts_known: bool = field(default=True)
     """Whether rows can be read as text."""
 

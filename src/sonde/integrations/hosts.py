@@ -50,6 +50,12 @@ def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]
     run.event(HOST_CHECKPOINT, host=host, step=step, path=str(Path(path).absolute()))
 
 
+def note_state(recorder: Recorder | None, path: str | os.PathLike[str]) -> None:
+    """Record the state that the host has saved, so that a resume from it can be checked."""
+    if recorder is not None:
+        recorder.checkpoint(path)
+
+
 class Hosted(ABC):
     """What the callbacks of all hosts have: a run while the host trains, its recorder, and the
     functions they wrap.

@@ -24,6 +24,7 @@ from sonde.integrations.hosts import (
     Hosted,
     load_watch,
     note_checkpoint,
+    note_state,
     resume_recording,
     save_watch,
     skip_list_of,
@@ -96,6 +97,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the checkpoint that the Trainer saved."""
+        note_state(self._recorder, _checkpoint(args, state))
         if self.run is not None and state.is_world_process_zero:
             path = _checkpoint(args, state)
             note_checkpoint(self.run, _HOST, state.global_step, path)
@@ -148,6 +150,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
             scheduler=trainer.lr_scheduler,
             **({} if scaler is None else {"scaler": scaler}),
         )
+        self._recorder.leave_saves_to_the_host()
         if num_updates and not self.run.is_replay:
             resume_recording(self._recorder, num_updates)
             load_watch(self.run, _checkpoint(trainer.args, trainer.state))

@@ -26,6 +26,7 @@ from sonde import ranks
 from sonde.integrations.hosts import (
     Hosted,
     note_checkpoint,
+    note_state,
     require,
     resume_recording,
     skip_list_of,
@@ -200,6 +201,7 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
 
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         self._save(checkpoint, filepath, *args, **kwargs)
+        note_state(self._recorder, filepath)
         if self.run is not None and self.run.rank == 0 and not self.run.is_replay:
             note_checkpoint(self.run, _HOST, self._trainer.global_step, filepath)
 
@@ -288,10 +290,12 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             options=self._options,
             **named,
         )
+        self._recorder.leave_saves_to_the_host()
         loaded = self._loaded
         self._loaded = None
-        if loaded is not None and not run.is_replay:
+        if trainer.global_step and not run.is_replay:
             resume_recording(self._recorder, trainer.global_step)
+        if loaded is not None and not run.is_replay:
             if loaded.get("spikes"):
                 run.spikes().load_state_dict(loaded["spikes"])
             of_ranks = loaded["ranks"]

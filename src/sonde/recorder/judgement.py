@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -77,6 +77,11 @@ class Judgement:
         self._num_skipped = 0
         self._num_texts = 0
         self._num_done = 0
+
+    @property
+    def recent(self) -> Sequence[Update]:
+        """The last updates, oldest first."""
+        return self._recent
 
     @property
     def must_know_in_time(self) -> bool:
@@ -233,6 +238,7 @@ class Judgement:
         if not self._options.scene_seconds:
             return
         found = scene.investigate(update, list(self._recent), event)
+        found = replace(found, resume=self._training.resume_report)
         if scene.rows:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]

@@ -11,6 +11,7 @@ A full or slow disk reduces what is kept but never stops training. What is missi
 
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -66,6 +67,10 @@ class Keeper:
         self._has_started = False
         self.copies_batches = False
         """Whether the loop overwrites its batches; then each is copied when it begins."""
+        self.on_kept: Callable[[int, Update | None], None] = lambda _step, _update: None
+        """Called when a state is kept: with its number of updates, and the update before which an
+        event began.
+        """
 
     def is_due(self, num_updates: int) -> bool:
         """Return whether the state after `num_updates` updates should be kept."""
@@ -104,6 +109,7 @@ class Keeper:
                 self._saver.save(num_updates, state, About(run_id=self.store.folder.run_id))
             except Exception as error:  # noqa: BLE001  the other ranks wait below
                 self._guard.catch("a state was not kept", error)
+        self.on_kept(num_updates, before)
         if is_first:
             self._saver.wait()
             self._report()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from sonde.checkpoint.resume_report import PARTS
 from sonde.errors import SettingError, check_choice
 from sonde.fields import Amount, Count, Positive, check_fields
 from sonde.heal.decision import Heal
@@ -14,6 +15,10 @@ OnEvent: TypeAlias = Literal["record", "skip", "stop", "heal"]
 
 `record` only records it. `skip` also drops this update's gradients. `stop` ends the run with
 `TrainingStopped`. `heal` goes back if the loss does not recover (healing.py).
+"""
+OnResume: TypeAlias = Literal["tell", "stop"]
+"""What to do when a resume did not restore everything: tell it, or end the run with
+`TrainingStopped` before the first update.
 """
 
 
@@ -56,6 +61,16 @@ class RecorderOptions:
     max_bytes: Positive = 20 << 30
     """The disk budget in bytes for kept states and batches of all ranks."""
 
+    # What a resume must restore.
+    on_resume: OnResume = "tell"
+    """What to do if a resume did not restore everything. `stop` ends the run before the first
+    update.
+    """
+    expect: Sequence[str] = ()
+    """Parts of the state that were changed on purpose, such as "rate"; docs/resume.md names them
+    all.
+    """
+
     # What an event may cost.
     recent_steps: Positive = 16
     """The number of steps whose batches are held in memory for a look at the scene."""
@@ -74,6 +89,9 @@ class RecorderOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_choice(("tell", "stop"), on_resume=self.on_resume)
+        for part in self.expect:
+            check_choice(PARTS, expect=part)
 
 
 def check_on_event(on_event: str, options: RecorderOptions) -> None:

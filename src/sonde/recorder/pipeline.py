@@ -13,7 +13,6 @@ them the same way. Only this class changes an update. Nothing here raises into t
 """
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -28,8 +27,9 @@ from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import take_moment
 from sonde.recorder.scaler import ScalerWatch
+from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, Loss, Stage, Update, noted
+from sonde.recorder.update import Forward, Loss, Stage, Update, UpdateClock, noted
 
 _MAX_FIRST_CALLS: Final = 1000
 """How many micro-batches the first update may take before it is told that no optimizer moves."""
@@ -64,6 +64,8 @@ class Pipeline(Observer):
         """Called before the first micro-batch of an update."""
         self._keeper = keeper
         self._judgement = judgement
+        self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
+        """Records digests of the state, and checks a resume."""
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
         self._wants_rows = training.options.spikes.sample_risk is not None
@@ -77,8 +79,7 @@ class Pipeline(Observer):
         self._has_failed = False
         self._has_begun = False
         self._longest = 0
-        self._began = 0.0
-        self._ended = 0.0
+        self._clock = UpdateClock()
         self._num_scaler_skips = 0
         self.has_rows: bool | None = None
         """Whether the losses of rows are seen; None until the first update is over."""
@@ -96,8 +97,10 @@ class Pipeline(Observer):
             if self._keeper.is_due(self.num_updates):
                 self._keeper.keep_state(self.num_updates)
                 self.intake.check_again()
+            if self.state_watch.is_waiting:
+                self.state_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
-        self._check_length(update)
+        _check_length(update, self._longest, self.guard)
 
     @guarded("losses are not recorded")
     def loss_reported(self, loss: Tensor) -> None:
@@ -118,9 +121,10 @@ class Pipeline(Observer):
         if update is None or update.stage is not Stage.COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
+        self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
         losses = update.seen_losses()
-        norm = self._own_norm() if self._norm is None else self._norm
+        norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if not self._is_early(losses):
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
@@ -164,7 +168,7 @@ class Pipeline(Observer):
         if update is None:
             return
         self.num_updates += 1
-        self._note_time(update)
+        self._clock.end(update)
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         self._note_skips(update)
@@ -173,6 +177,7 @@ class Pipeline(Observer):
         if self.has_rows is None:
             self.has_rows = all(micro.rows is not None for micro in update.micro)
         self._judgement.done(update)
+        self.state_watch.recorded(update)
 
     @guarded("that a step failed is not recorded")
     def failed(self, error: BaseException) -> None:
@@ -264,48 +269,29 @@ class Pipeline(Observer):
 
     def _begin_update(self) -> Update:
         self.before_batch()
-        self._began = perf_counter()
+        self._clock.begin()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
         self._norm = None
         self._other_optimizer = None
         self._scaler.has_updated = False
-        if not self.num_updates and not self._has_begun:
+        if not self._has_begun:
             self._has_begun = True
-            self.begins_anew()
+            self.state_watch.start(self.num_updates)
+            if not self.num_updates:
+                self.begins_anew()
         return update
 
-    def _note_time(self, update: Update) -> None:
-        """Note how long an update took since the end of the one before it."""
-        now = perf_counter()
-        if self._ended:
-            update.seconds = now - self._ended
-            update.wait_seconds = self._began - self._ended
-        self._ended = now
-
-    def _check_length(self, update: Update) -> None:
-        """Tell, and hold no more batches, if no optimizer moves for very long."""
-        limit = max(2 * self._longest, _MIN_CALLS) if self._longest else _MAX_FIRST_CALLS
-        if update.num_calls <= limit:
-            return
-        update.forget_batches()
-        self.guard.tell(
-            "no optimizer step",
-            f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
-            " recorded. If the loop has another optimizer now, give that one to a new Recorder",
-        )
+    def num_applied(self) -> int | None:
+        """Return how many updates the weights have; None while nothing is recorded."""
+        is_recording = self.training.hooks.observer is self
+        is_applied = self._update is not None and self._update.is_applied
+        return self.num_updates + int(is_applied) if is_recording else None
 
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self._update is not None:
             micro = self._update.micro[-1]
             micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
-
-    def _own_norm(self) -> Any:
-        try:
-            return gradient_norm(self.training.optimizer)
-        except Exception as error:  # noqa: BLE001  gradients may be of any kind
-            self.guard.catch("the gradient norm is not recorded", error)
-            return None
 
     def _is_early(self, losses: list[Loss]) -> bool:
         """Return whether losses are known before the optimizer moves, on which all ranks agree."""
@@ -319,6 +305,7 @@ class Pipeline(Observer):
             self._num_scaler_skips = 0
             return
         update.note_rates(self.training.optimizer)
+        self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
         self._num_scaler_skips += 1
@@ -351,6 +338,30 @@ class Pipeline(Observer):
         if self._update is not None:
             self._update.note_rates(optimizer)
         self._keeper.begin_again()
+
+
+def _check_length(update: Update, longest: int, guard: Guard) -> None:
+    """Tell, and hold no more batches, if no optimizer moves for very long. `longest` is how many
+    micro-batches an update had so far.
+    """
+    limit = max(2 * longest, _MIN_CALLS) if longest else _MAX_FIRST_CALLS
+    if update.num_calls <= limit:
+        return
+    update.forget_batches()
+    guard.tell(
+        "no optimizer step",
+        f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
+        " recorded. If the loop has another optimizer now, give that one to a new Recorder",
+    )
+
+
+def _own_norm(training: Training, guard: Guard) -> Any:
+    """Return the norm of the gradients; None if it cannot be computed."""
+    try:
+        return gradient_norm(training.optimizer)
+    except Exception as error:  # noqa: BLE001  gradients may be of any kind
+        guard.catch("the gradient norm is not recorded", error)
+        return None
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

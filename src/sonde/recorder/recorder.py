@@ -27,7 +27,7 @@ from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
-from sonde.recorder.opening import tell_what_is_watched
+from sonde.recorder.opening import make_visible, tell_what_is_watched
 from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event
 from sonde.recorder.pipeline import Pipeline
 from sonde.recorder.samples import Rewound
@@ -98,6 +98,7 @@ class Recorder:
         self._data: Rewound | None = None
         self._has_told_opening = False
         self.training.hooks.observer = self._pipeline
+        self._pipeline.state_watch.listen(self._pipeline.num_applied)
         self.run.event(determinism.EVENT, **determinism.describe_determinism())
         self.run.closing.append(self.close)
         _watch_forks(self)
@@ -180,6 +181,30 @@ class Recorder:
         """Whether a step is being run again, at a scene or in a replay."""
         return not self._is_off and self.training.hooks.observer is not self._pipeline
 
+    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Record that a checkpoint was written, so that a resume from it can be checked.
+
+        Call it right after writing, on every rank that has a part in it. Calls of `torch.save`
+        with the weights or the optimizer are noticed without it.
+        """
+        if self._is_off or self._is_closed:
+            return
+        step = self._pipeline.num_applied()
+        if step is not None:
+            self._pipeline.state_watch.saved(step, os.fspath(path))
+
+    def expect(self, *parts: str) -> None:
+        """Accept that parts of the state are not as they were when this run resumes, such as
+        "rate" or "data". Call it before the first step.
+        """
+        if not self._is_off:
+            self._pipeline.state_watch.expect(parts)
+
+    def leave_saves_to_the_host(self) -> None:
+        """Notice no calls of `torch.save`. For hosts, which call `checkpoint` themselves."""
+        if not self._is_off:
+            self._pipeline.state_watch.hears_saves = False
+
     def restore(self) -> int:
         """Resume from the newest kept state, if any, and return its number of updates. Every rank
         must call this. All of the state is restored, or nothing.
@@ -201,6 +226,7 @@ class Recorder:
         if self._is_off or self._is_closed:
             return
         self._is_closed = True
+        self._pipeline.state_watch.close(self._pipeline.num_applied())
         self.training.hooks.close()
         try:
             self._judgement.drain(wait=True)
@@ -283,6 +309,7 @@ class Recorder:
         run = self.run
         try:
             if run.rank == 0 and run.resumed:
+                make_visible()
                 run.begin_attempt()
         finally:
             ranks.any_rank(False)  # the others wait until the folders have been moved

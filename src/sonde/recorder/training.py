@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 
 from sonde import ranks
+from sonde.checkpoint.resume_report import ResumeReport
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import RunError
 from sonde.recorder import losses as found_losses
@@ -92,6 +93,8 @@ class Training:
         self.is_compiled = found_losses.is_compiled(model)
         self.step_function: Callable[..., Any] | None = None
         """The step function that processes the micro-batches, if the user passed one."""
+        self.resume_report: ResumeReport | None = None
+        """What this process found when it resumed; None if it has not."""
         self.is_repeatable = True
         """Whether steps may be run again; False once that was found to change something."""
         # Only rank 0 is sure to find the manifest, because it has just written it.

@@ -12,6 +12,7 @@ never mistaken for another. If a loop is found to overwrite its batches, they ar
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -224,6 +225,26 @@ class Update:
     def precision(self) -> str | None:
         """The name of the autocast precision of its forward passes; None without autocast."""
         return None if self.autocast is None else str(self.autocast).removeprefix("torch.")
+
+
+class UpdateClock:
+    """Measures how long updates take, and how long they wait for their data."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._ended = 0.0
+
+    def begin(self) -> None:
+        """An update begins."""
+        self._began = perf_counter()
+
+    def end(self, update: Update) -> None:
+        """An update ends: note how long it took since the end of the one before it."""
+        now = perf_counter()
+        if self._ended:
+            update.seconds = now - self._ended
+            update.wait_seconds = self._began - self._ended
+        self._ended = now
 
 
 def rate_of(group: Mapping[str, Any]) -> float:

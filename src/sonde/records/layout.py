@@ -45,6 +45,8 @@ SPIKES: Final = "spikes"
 """Kind of loss spikes: one record per event."""
 STEPS: Final = "steps"
 """Kind of update records: exact loss, weight, gradient norm and learning rate of every update."""
+DIGESTS: Final = "digests"
+"""Kind of digests of training states, to which a resume is compared."""
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _VERDICT = re.compile(r"verdict-(?P<step>[0-9]{1,18})\.json")

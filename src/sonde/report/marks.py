@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
+from sonde.checkpoint.resume_report import CHANGED, LOST, ResumeReport
+from sonde.checkpoint.resume_report import EVENT as RESUME_REPORT
 from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import EVENT as HEAL
 from sonde.heal.decision import Act, describe_action
@@ -288,6 +290,24 @@ def _resume(record: Record) -> Mark | None:
     return _done(record, step, RESTART, f"resumed after step {wording.number(step)}")
 
 
+def _resume_report(record: Record) -> Mark | None:
+    """Return what a restart did not restore; nothing if everything is as it was."""
+    report = msgspec.convert(record, ResumeReport, strict=False)
+    told = [finding for finding in report.findings if finding.status in (LOST, CHANGED)]
+    if not told:
+        return None
+    sentences = "; ".join(f"{finding.what}: {finding.text}" for finding in told)
+    title = f"{'not restored' if report.lost else 'changed'} at the restart: {sentences}"
+    return Mark(
+        kind="resume report",
+        step=report.step,
+        last=report.step,
+        title=wording.shortened(title, _MAX_TITLE),
+        time=_number(record.get("time")),
+        tone=WRONG if report.lost else HAPPENED,
+    )
+
+
 def _rollback(record: Record) -> Mark | None:
     to = wording.number(record.get("checkpoint"))
     return _done(record, record.get("step"), "rollback", f"rolled back to step {to}")
@@ -334,6 +354,7 @@ def _nothing(_: Record) -> None:
 
 _FROM_EVENTS: Final[dict[str, Callable[[Record], Mark | None]]] = {
     "resume": _resume,
+    RESUME_REPORT: _resume_report,
     "rollback": _rollback,
     "skip": _skip,
     "skipped": _skipped,

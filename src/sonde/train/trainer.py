@@ -33,6 +33,7 @@ import torch
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context, Dispatcher, Order
 from sonde.callbacks.spikes import with_spikes
+from sonde.checkpoint.digest import Live
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.log.logger import Logger
@@ -44,6 +45,7 @@ from sonde.train.gradients import check_parameters, choose_sync, describe_shapes
 from sonde.train.held_out import Evaluations, held_out_data
 from sonde.train.rates import AnySchedule, Rates
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
+from sonde.train.resuming import record_state, tell_resume
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
@@ -219,6 +221,7 @@ class _Loop:
             {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
         )
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
+        self._live = Live(trainer.task.model, trainer.optimizer, {})
         self._counters = self._state.counters
         held_out = held_out_data(trainer.valid_data, callbacks)
         self._evaluations = Evaluations(
@@ -266,6 +269,8 @@ class _Loop:
         self._evaluations.resume(last.step)
         self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
         self._trainer.event("resume", step=step, epoch=done + 1)
+        if self._trainer.run is not None:
+            tell_resume(self._trainer.run, self._live, step, self._trainer.rates.lr(step))
 
     def _epoch(self) -> None:
         self._context.show(epoch=self._counters.num_epochs + 1)
@@ -415,6 +420,8 @@ class _Loop:
         distrusted = self._context.distrusted or self._finite.suspicion
         about = {"metrics": dict(self._context.metrics), "distrusted": distrusted}
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
+        if self._trainer.run is not None:
+            record_state(self._trainer.run, self._live, self._counters.num_updates)
 
     def _note_saved(self) -> None:
         """Notify the callbacks about checkpoints completed in the meantime."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sonde.checkpoint.resume_report import EVENT, Finding, ResumeReport, Status
 from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.records.journal import append_event
 from sonde.report.facts import earlier_marks, gather, read_verdicts
@@ -149,3 +150,17 @@ def test_earlier_attempts_keep_what_happened_in_them(run: Path) -> None:
     assert mark.note == "in attempt 1, which was started over"
     assert gather(run).earlier == (mark,)
     assert gather(run).marks == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_wrong"), [("lost", True), ("changed", False), ("same", None)]
+)
+def test_a_restart_shows_what_it_did_not_restore(
+    run: Path, status: Status, is_wrong: bool | None
+) -> None:
+    finding = Finding(what="moments", status=status, text="EMPTY")
+    report = ResumeReport(step=200, from_step=200, claim="number", findings=[finding])
+    append_event(run, EVENT, **report.as_details())
+    found = [mark for mark in marks_of(run) if "EMPTY" in mark.title]
+    assert [mark.is_wrong for mark in found] == ([] if is_wrong is None else [is_wrong])
+    assert all(mark.step == 200 for mark in found)

@@ -1,13 +1,15 @@
-"""The causes that a verdict can name, one file each (kinds of text are lines of text_kind.py,
-failures without a jump lines of quiet_failure.py), in the order of the documentation. Among equals,
-the earlier comes first.
+"""The causes that a verdict can name, one file each, in the order of the documentation. Among
+equals, the earlier comes first.
+
+Three tables have a line for each of theirs: kinds of text (text_kind.py), failures without a jump
+(quiet_failure.py), and what a resume lost (resume_part.py).
 """
 
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
-from sonde.forensics.causes import quiet_failure, text_kind
+from sonde.forensics.causes import quiet_failure, resume_part, text_kind
 from sonde.forensics.causes.cause_rule import CauseRule
 
 CAUSES: Final = (
@@ -16,6 +18,13 @@ CAUSES: Final = (
     "bad_weights",
     "bad_operation",
     "overflow",
+    # What a resume did not restore.
+    "resume_weights",
+    "resume_optimizer",
+    "resume_schedule",
+    "resume_data",
+    "resume_generators",
+    "resume_scaler",
     # Failures without a jump.
     "scaler_skips",
     "same_batch",
@@ -63,13 +72,13 @@ CAUSES: Final = (
     "not_known",
     "nothing_wrong",
 )
-"""The names of the causes. Those that the two tables do not have are modules of this package."""
+"""The names of the causes. Those that no table has are modules of this package."""
 
 
 @lru_cache(maxsize=1)
 def rules() -> dict[str, CauseRule]:
     """Return the rule of every cause, by name."""
-    tables = text_kind.RULES | quiet_failure.RULES
+    tables = text_kind.RULES | quiet_failure.RULES | resume_part.RULES
     found = {}
     for name in CAUSES:
         found[name] = tables.get(name) or import_module(f"{__name__}.{name}").RULE

@@ -1,0 +1,236 @@
+"""What is said when Hugging Face's Trainer, Lightning or an Accelerate loop resumes: exactly, and
+with a part of the checkpoint missing or of another step.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from sonde.checkpoint.resume_report import ResumeReport, read_reports
+from sonde.recorder.recorder import Recorder
+
+# the imports alone take seconds, and warn
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SAVED = 10
+
+
+class Small(nn.Module):
+    """Predicts the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(40, 8)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(8, 40)
+
+    def forward(self, input_ids: Tensor, **_: Any) -> dict[str, Tensor]:
+        logits = self.head(self.dropout(self.embedding(input_ids)))
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
+        return {"loss": loss}
+
+
+def rows() -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(0, 40, (160, 8), generator=generator)
+
+
+def lost(report: ResumeReport) -> set[str]:
+    return {finding.what for finding in report.lost}
+
+
+def train_hf(folder: Path, end: int, **given: Any) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from sonde.integrations.huggingface import SondeCallback
+
+    class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is Any
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step >= end
+
+    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 18}
+    resumes = given.pop("resume_from_checkpoint", None)
+    settings = TrainingArguments(
+        str(folder / "out"),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        warmup_steps=3,
+        save_steps=5,
+        **{**arguments, **given},
+    )
+    data: Any = [{"input_ids": row} for row in rows()]
+    callbacks = [SondeCallback(folder / "run"), Stop()]
+    trainer = Trainer(Small(), settings, train_dataset=data, callbacks=callbacks)
+    trainer.train(resume_from_checkpoint=resumes)
+
+
+@pytest.fixture(scope="module")
+def trained_hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("huggingface")
+    train_hf(folder, SAVED + 2)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "expected"),
+    [
+        ("", set()),
+        ("optimizer.pt", {"moments", "step count", "rate", "schedule"}),
+        ("scheduler.pt", {"moments", "step count", "rate", "schedule"}),
+        ("rng_state.pth", {"generators"}),
+        ("older model.safetensors", {"weights"}),
+        ("older optimizer.pt", {"moments", "step count", "rate"}),
+        ("older scheduler.pt", {"schedule"}),
+    ],
+)
+def test_a_trainer_says_what_its_checkpoint_lacks(
+    trained_hf: Path, tmp_path: Path, spoilt: str, expected: set[str]
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained_hf, folder)
+    checkpoint = folder / "out" / f"checkpoint-{SAVED}"
+    kind, _, name = spoilt.rpartition(" ")
+    if kind:
+        (folder / "out" / "checkpoint-5" / name).replace(checkpoint / name)
+    elif name:
+        (checkpoint / name).unlink()
+    train_hf(folder, SAVED + 2, resume_from_checkpoint=str(checkpoint))
+    (report,) = read_reports(folder / "run")
+    assert report.path.endswith(f"checkpoint-{SAVED}")
+    assert lost(report) == expected
+    if not spoilt:
+        assert {finding.status for finding in report.findings} == {"same"}
+
+
+@pytest.mark.parametrize(
+    ("given", "part", "expected"),
+    [
+        ({"ignore_data_skip": True}, "data", "lost"),
+        ({"per_device_train_batch_size": 8}, "data", "changed"),
+    ],
+)
+def test_a_trainer_says_what_its_arguments_change(
+    trained_hf: Path, tmp_path: Path, given: dict[str, Any], part: str, expected: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained_hf, folder)
+    checkpoint = folder / "out" / f"checkpoint-{SAVED}"
+    train_hf(folder, SAVED + 2, resume_from_checkpoint=str(checkpoint), **given)
+    (report,) = read_reports(folder / "run")
+    found = report.finding(part)
+    assert found is not None
+    assert (found.status, lost(report) <= {part}) == (expected, True)
+
+
+def train_lightning(folder: Path, end: int, how: str = "") -> None:
+    from lightning import pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from sonde.integrations.lightning import SondeCallback
+
+    class Module(pl.LightningModule):  # type: ignore[misc]  # lightning is Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Small()
+
+        def training_step(self, batch: Tensor, _: int) -> Tensor:
+            loss: Tensor = self.model(batch)["loss"]
+            return loss
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if how == "no optimizer":
+                checkpoint["optimizer_states"][0]["state"] = {}
+            if how == "no schedule":
+                checkpoint["lr_schedulers"] = []
+            if how == "no callbacks":
+                checkpoint["callbacks"] = {}
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.97**step)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_steps=end,
+        callbacks=[
+            SondeCallback(folder / "run"),
+            ModelCheckpoint(folder, every_n_train_steps=SAVED, save_top_k=-1, filename="{step}"),
+        ],
+    )
+    torch.manual_seed(3)
+    data: Any = DataLoader(rows(), batch_size=4, shuffle=True)  # type: ignore[arg-type]
+    saved = folder / f"step={SAVED}.ckpt"
+    if how == "only the weights":
+        trainer.fit(Module.load_from_checkpoint(saved), data)
+        return
+    trainer.fit(Module(), data, ckpt_path=saved if how else None, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("exact", set()),
+        ("no optimizer", {"moments", "step count"}),
+        ("no schedule", {"schedule"}),
+        ("no callbacks", {"data", "generators"}),
+        ("only the weights", {"moments", "step count", "rate", "schedule", "generators"}),
+    ],
+)
+def test_lightning_says_what_was_not_restored(tmp_path: Path, how: str, expected: set[str]) -> None:
+    train_lightning(tmp_path, SAVED + 2)
+    train_lightning(tmp_path, SAVED + 4, how)
+    (report,) = read_reports(tmp_path / "run")
+    assert report.from_step == SAVED
+    assert lost(report) - {"data"} == expected - {"data"}
+    if how == "exact":
+        assert {finding.status for finding in report.findings} == {"same"}
+
+
+def train_accelerate(folder: Path, start: int, when: str) -> None:
+    from accelerate import Accelerator
+
+    torch.manual_seed(1)
+    accelerator = Accelerator(cpu=True)
+    model: Any = Small()
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
+    if start and when == "before prepare":
+        accelerator.load_state(str(folder / "saved"))
+    model, optimizer = accelerator.prepare(model, optimizer)
+    if start and when == "after prepare":
+        accelerator.load_state(str(folder / "saved"))
+
+    def step(batch: Tensor) -> Tensor:
+        loss: Tensor = model(batch)["loss"]
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    with Recorder(folder / "run", model, optimizer) as recorder:
+        recorder.num_updates = start
+        for number in range(start, start + SAVED):
+            recorder.step(step, rows()[number * 4 : number * 4 + 4])
+        if not start:
+            accelerator.save_state(str(folder / "saved"))
+
+
+@pytest.mark.parametrize("when", ["after prepare", "before prepare"])
+def test_a_state_of_accelerate_is_loaded_after_prepare(tmp_path: Path, when: str) -> None:
+    train_accelerate(tmp_path, 0, when)
+    train_accelerate(tmp_path, SAVED, when)
+    (report,) = read_reports(tmp_path / "run")
+    assert report.path == str(tmp_path / "saved")
+    is_late = when == "before prepare"
+    assert lost(report) == ({"weights", "moments", "step count"} if is_late else set())
