@@ -90,7 +90,7 @@ def test_the_example_goes_the_whole_road_with_accumulation(tmp_path: Path, num_r
     command = command_of(
         "accelerate_loop.py", "--directory", run, "--rows", 4 // num_ranks, num_ranks=num_ranks
     )
-    assert "The batch holds garbled text: " in start(command)
+    assert "The batch holds garbled text (" in start(command)
     verdicts = [read_verdict(run, step) for step, _ in RunLayout(run).verdicts()]
     found = [one for one in verdicts if one.causes[0].cause == "garbled_text"]
     assert (
