@@ -51,7 +51,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
-from sonde.records.replay_order import order_of_process
+from sonde.records.replay_order import CHECK, order_of_process
 from sonde.records.secrets import mask_config
 from sonde.records.values import decode, encode
 from sonde.spikes.decoding import describe_datasets
@@ -126,7 +126,12 @@ class Run:
                 f"rank {self.rank} is not one of {self.world_size} ranks (0 to"
                 f" {self.world_size - 1})"
             )
-        self.directory = Path(directory)
+        self.asked_for = Path(directory)
+        """The directory that was given. In a check, nothing is written there."""
+        order = order_of_process()
+        self.is_check = order is not None and order.verb == CHECK
+        """True if `sonde check` runs the script. The run is then thrown away."""
+        self.directory = Path(order.run) if order is not None and self.is_check else self.asked_for
         # the caller may change its working directory
         self.layout = RunLayout(self.directory.absolute())
         self._written = self.layout
@@ -144,8 +149,7 @@ class Run:
         """True if a replay runs the script. Nothing is then written into the run."""
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
-        order = order_of_process()
-        if order is not None:
+        if order is not None and not self.is_check:
             self._cast_shadow(Path(order.run))
             return
         with explained(

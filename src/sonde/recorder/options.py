@@ -33,6 +33,10 @@ class RecorderOptions:
     It is called at a scene and in a replay, and is needed only for models whose loss is a fused
     kernel: `F.cross_entropy` is observed without it.
     """
+    checks: bool = True
+    """Look at the first updates for the most common mistakes, and tell what is wrong in one line
+    each: mode, gradients that are left over, parameters that no optimizer holds, rates, rows.
+    """
     log_every: Count = 10
     """Write a log record every this many steps; 0 disables it. Every step is recorded in any
     case.

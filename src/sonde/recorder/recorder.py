@@ -13,8 +13,10 @@ costs is in benchmarks/flight.py.
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,16 +25,19 @@ from torch import Tensor, nn
 
 from sonde import ranks
 from sonde.errors import SettingError, SondeError, TrainingStopped
+from sonde.forensics.checks.check_report import CheckReport
+from sonde.recorder.checking.session import CheckSession, check_here
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
-from sonde.recorder.opening import tell_what_is_watched
+from sonde.recorder.opening import make_visible, tell_what_is_watched
 from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event
 from sonde.recorder.pipeline import Pipeline
 from sonde.recorder.samples import Rewound
 from sonde.recorder.takeover import give_up, take_over
 from sonde.recorder.training import Training
+from sonde.records.replay_order import is_check
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.saving import Stateful
@@ -77,6 +82,9 @@ class Recorder:
         if self._is_off:
             return
         options = options or RecorderOptions()
+        if is_check():  # its run is thrown away
+            options = replace(options, state_every=0)
+            on_event = "record"
         check_on_event(on_event, options)
         innermost = _innermost(optimizer)
         _check_arguments(model, innermost, named)
@@ -96,7 +104,12 @@ class Recorder:
         self._pipeline.begins_anew = self._begin_anew
         self._pipeline.before_batch = self._before_batch
         self._data: Rewound | None = None
-        self._has_told_opening = False
+        self._has_told_opening = self.run.is_check
+        self._check: CheckSession | None = None
+        if self.run.is_check:
+            make_visible()
+            self.keeper.copies_batches = True
+            self._check = CheckSession(self.training, self._pipeline.first_steps)
         self.training.hooks.observer = self._pipeline
         self.run.event(determinism.EVENT, **determinism.describe_determinism())
         self.run.closing.append(self.close)
@@ -116,6 +129,9 @@ class Recorder:
         if self.run.is_replay:
             # Does what was requested, and ends the process.
             take_over(self.training, train_step, batch)
+        if self._check is not None:
+            # After the first updates it makes the check, and ends the process.
+            self._check.before_batch(train_step)
         self.training.step_function = train_step
         pipeline = self._pipeline
         try:
@@ -124,6 +140,8 @@ class Recorder:
             result = train_step(batch) if last is None else train_step(batch, last)
         except BaseException as error:
             pipeline.failed(error)
+            if self._check is not None:
+                self._check.failed(error, batch)
             raise
         pipeline.end_batch(result, last)
         if not self._has_told_opening and pipeline.num_updates:
@@ -131,6 +149,20 @@ class Recorder:
             tell_what_is_watched(self.training, self.keeper, has_rows=bool(pipeline.has_rows))
         self._go_back_if_called()
         return result
+
+    def check(
+        self, batches: Iterable[Any], train_step: Callable[..., Any] | None = None
+    ) -> CheckReport:
+        """Look for mistakes by experiment with the first of some batches, print what was found, and
+        return it. Afterwards training goes on as if nothing had happened, to the bit.
+
+        `train_step` is the step function; without it, the one that `step` was last called with.
+        """
+        if self._is_off:
+            return CheckReport(results=())
+        report = check_here(self.training, batches, train_step)
+        sys.stdout.write(report.text())
+        return report
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader, for `on_event="heal"`.
@@ -200,6 +232,8 @@ class Recorder:
         """Stop recording: remove the hooks and write everything. A second call does nothing."""
         if self._is_off or self._is_closed:
             return
+        if self._check is not None:
+            self._check.finish()  # a script with fewer updates ends here
         self._is_closed = True
         self.training.hooks.close()
         try:

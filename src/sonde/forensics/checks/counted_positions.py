@@ -15,8 +15,10 @@ from sonde.forensics.checks.check_rule import (
     wrong,
 )
 
-_MANY_ROWS: Final = 0.25
-"""More rows than this without a target are wrong. A few are cut off within their prompt."""
+_MANY_ROWS: Final = 0.5
+"""More rows than this without a target are wrong. A few are cut off within their prompt, or have no
+masked word by chance.
+"""
 _MUCH_PADDING: Final = 0.01
 """Padding may be this share of what counts: one end-of-text token a row is meant."""
 

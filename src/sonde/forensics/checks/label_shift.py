@@ -29,6 +29,8 @@ class LabelShift:
     """For each shift: the share of targets at t that are the input at t + shift."""
     is_causal: bool | None = None
     """Whether later tokens leave the scores of earlier positions alone; None if that is unknown."""
+    offset: int = 0
+    """By how many positions the scores begin after the first token: a script may cut them off."""
 
 
 def shift_of(shares: tuple[tuple[int, float], ...]) -> int | None:
@@ -44,11 +46,12 @@ def judge(measured: LabelShift) -> Outcome:
     """Judge the shift."""
     if not measured.has_tokens:
         return does_not_apply("The loss has no target for each token that the model looks up.")
-    shift = shift_of(measured.shares)
+    found = shift_of(measured.shares)
     by_shift = dict(measured.shares)
-    if shift is None:
+    if found is None:
         return does_not_apply("The targets are not the inputs of another position.")
-    share = percent(by_shift[shift])
+    share = percent(by_shift[found])
+    shift = found if found == 1 else found - measured.offset
     if shift == 1:
         return fine(f"{share} of the targets are the next token of the input.")
     if by_shift.get(1, 0.0) >= _UNLIKE:

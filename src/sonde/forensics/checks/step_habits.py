@@ -56,15 +56,18 @@ class TrainMode:
     is_training: bool
     """Whether the model was in training mode in all of them."""
     num_dropouts: int
-    """How many dropout modules it has that would act."""
+    """How many dropout modules are in evaluation mode."""
     num_norms: int
-    """How many modules with batch statistics it has."""
-    has_frozen_norms: bool = False
-    """Whether those statistics are the only ones affected, and are frozen as many people do."""
+    """How many trained modules with batch statistics are in evaluation mode."""
 
 
 def judge_mode(measured: TrainMode) -> Outcome:
     """Judge whether the model is in training mode."""
+    if measured.is_training and measured.num_dropouts:
+        return cannot_tell(
+            f"The model is in training mode, but {measured.num_dropouts} of its dropout modules are"
+            " not. That is right for parts that are frozen."
+        )
     if measured.is_training:
         return fine("The model is in training mode.")
     if not measured.num_dropouts and not measured.num_norms:

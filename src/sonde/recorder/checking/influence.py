@@ -1,0 +1,423 @@
+"""Measures what influences a prediction: something is changed, the same forward pass is run again
+with the same random numbers, and scores that may not move are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sonde import ranks
+from sonde.forensics.checks.influence import Influence
+from sonde.forensics.checks.label_shift import LabelShift, shift_of
+from sonde.recorder.checking.bench import Bench, Feed
+from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.targets import Aligned, aligned, padding_of
+
+_QUANTILES: Final = (0.34, 0.67)
+"""After which of the positions that count tokens are changed."""
+_MAX_OFFSET: Final = 3
+_NOT_NEXT: Final = "The targets are not the next tokens."
+_NO_TOKENS: Final = "The model looks up no tokens that the loss has targets for."
+_DIFFERS: Final = "The same step gives another result each time."
+
+
+class Base(NamedTuple):
+    """The first batch as it is, run once with all modules watched."""
+
+    feed: Feed
+    look: Look
+    pair: Aligned | None
+    is_repeatable: bool
+    """Whether running it again gave the same to the bit."""
+
+
+class Moved(NamedTuple):
+    """What a change of tokens did."""
+
+    positions: Tensor
+    """Rows by positions: whether the scores there moved."""
+    largest: Tensor
+    """Rows by positions: by how much, as a share of the largest score."""
+    look: Look
+
+
+def changed_tokens(base: Base, places: Tensor) -> dict[int, Tensor]:
+    """Return other tokens at some places, for every lookup of the same tokens."""
+    pair = base.pair
+    assert pair is not None
+    ids = pair.ids
+    size = max(2, min(pair.num_embeddings, int(ids.max()) + 1))
+    other = torch.where(places, (ids + 1 + size // 3) % size, ids)
+    found = {}
+    for number, lookup in enumerate(base.look.lookups):
+        given = lookup.ids
+        shaped = other.t() if pair.is_time_first else other
+        if given.numel() == ids.numel() and torch.equal(
+            given.reshape(-1), (ids.t() if pair.is_time_first else ids).reshape(-1)
+        ):
+            found[number] = shaped.reshape(given.shape).contiguous()
+    return found
+
+
+def move_tokens(bench: Bench, base: Base, places: Tensor) -> Moved | None:
+    """Change tokens at some places, and compare the scores; None if they cannot be compared."""
+    pair = base.pair
+    assert pair is not None
+    look = bench.forward(base.feed, changed=changed_tokens(base, places), watch_modules=True)
+    other = aligned_like(look, pair)
+    if other is None:
+        return None
+    scale = pair.scores.float().abs().max().clamp_min(1e-30)
+    difference = (other.scores.float() - pair.scores.float()).abs()
+    difference = torch.nan_to_num(difference, nan=0.0)
+    positions = (other.scores != pair.scores).any(-1)
+    both_nan = other.scores.isnan() & pair.scores.isnan()
+    positions &= ~both_nan.all(-1)
+    return Moved(positions, difference.amax(-1) / scale, look)
+
+
+def aligned_like(look: Look, pair: Aligned) -> Aligned | None:
+    """Return the scores of the same loss in another look."""
+    for call in look.losses:
+        if call.counts is None or call.target.numel() != pair.target.numel():
+            continue
+        scores = call.scores.movedim(1, -1) if call.scores.dim() > 2 else call.scores
+        shape = pair.scores.shape
+        if pair.is_time_first:
+            scores = scores.reshape(shape[1], shape[0], -1).transpose(0, 1)
+        else:
+            scores = scores.reshape(shape[0], shape[1], -1)
+        return pair._replace(scores=scores)
+    return None
+
+
+class Ahead(NamedTuple):
+    """How far scores look ahead."""
+
+    shift: LabelShift
+    causality: Influence
+
+
+def look_ahead(bench: Bench, base: Base) -> Ahead:
+    """Change the tokens after two places in turn, and see which scores move."""
+    pair = base.pair
+    shift = None if pair is None else shift_of(pair.shares)
+    possible = shift is not None and base.is_repeatable
+    if ranks.any_rank(not possible) or pair is None or shift is None:
+        unfit = _NO_TOKENS if pair is None else _NOT_NEXT
+        unknown = "" if base.is_repeatable else _DIFFERS
+        measured = LabelShift(has_tokens=False)
+        if pair is not None:
+            measured = LabelShift(has_tokens=True, shares=pair.shares)
+        is_unfit = pair is None or shift is None
+        return Ahead(measured, Influence(unfit=unfit if is_unfit else "", unknown=unknown))
+    places = _places(pair, shift)
+    offsets = []
+    causality = Influence(unknown="No position could be compared.", is_next_token=True)
+    for place in places:
+        where = torch.arange(pair.ids.shape[1], device=pair.ids.device).expand_as(pair.ids) > place
+        moved = move_tokens(bench, base, where)
+        if moved is None or not bool(moved.positions.any()):
+            continue
+        first = int(moved.positions.any(0).long().argmax())
+        offsets.append(place + 1 - first)
+        # The target of position j is token j + shift: it may depend on the tokens before that.
+        index = torch.arange(pair.target.shape[1], device=pair.ids.device)
+        allowed = pair.counts & (index + shift - 1 <= place)
+        found = _influence(base, moved, allowed, last=place)
+        if causality.unknown or found.num_moved > causality.num_moved:
+            causality = found
+    is_causal = bool(offsets) and all(abs(offset) <= _MAX_OFFSET for offset in offsets)
+    offset = offsets[0] if is_causal and len(set(offsets)) == 1 else None
+    measured = LabelShift(
+        has_tokens=True,
+        shares=pair.shares,
+        is_causal=is_causal if offsets else None,
+        offset=offset or 0,
+    )
+    if shift != 1 and not (is_causal and offset is not None and shift - offset == 1):
+        return Ahead(measured, Influence(unfit=_NOT_NEXT))
+    return Ahead(measured, causality)
+
+
+def _places(pair: Aligned, shift: int) -> list[int]:
+    """Return the positions after which tokens are changed: within those that count."""
+    counted = pair.counts.any(0).nonzero().flatten().tolist()
+    found = []
+    for quantile in _QUANTILES:
+        place = counted[int(quantile * (len(counted) - 1))] + shift - 1
+        if 0 <= place < pair.ids.shape[1] - 1:
+            found.append(place)
+    return sorted(set(found))
+
+
+def _influence(base: Base, moved: Moved, compared: Tensor, *, last: int | None = None) -> Influence:
+    """Count what moved among the positions that may not."""
+    touched = moved.positions & compared
+    name = ""
+    kind = ""
+    if bool(touched.any()):
+        name, kind = first_moved(base, moved.look, compared, last)
+    largest = float(moved.largest[compared].max()) if bool(compared.any()) else 0.0
+    return Influence(
+        num_compared=int(compared.sum()),
+        num_moved=int(touched.sum()),
+        largest=largest,
+        module=name,
+        kind=kind,
+        is_next_token=True,
+    )
+
+
+def first_moved(base: Base, other: Look, compared: Tensor, last: int | None) -> tuple[str, str]:
+    """Return the name and class of the first module whose output moved where it may not, though
+    nothing that went in did.
+    """
+    pair = base.pair
+    assert pair is not None
+    fallback = ("", "")
+    for before, after in zip(base.look.calls, other.calls, strict=False):
+        if before.name != after.name:
+            break
+        moved_out = _has_moved(before.outputs, after.outputs, pair, compared, last)
+        if not moved_out:
+            continue
+        if not _has_moved(before.inputs, after.inputs, pair, compared, last):
+            return before.name, before.kind
+        fallback = fallback if fallback[0] else (before.name, before.kind)
+    return fallback if fallback[0] else ("the loss", "outside of modules")
+
+
+def _has_moved(
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    pair: Aligned,
+    compared: Tensor,
+    last: int | None,
+) -> bool:
+    num_rows = pair.ids.shape[0]
+    length = pair.ids.shape[1]
+    for old, new in zip(before, after, strict=False):
+        if old.shape != new.shape:
+            continue
+        if old.shape == (num_rows * length, 1):
+            old = old.reshape(num_rows, length)
+            new = new.reshape(num_rows, length)
+        elif old.shape == (length, num_rows) and pair.is_time_first:
+            old = old.t()
+            new = new.t()
+        if old.shape != (num_rows, length):
+            continue
+        width = min(length, compared.shape[1])
+        where = compared[:, :width]
+        if last is not None:  # nothing before the change may move in a module, counted or not
+            where = where & (torch.arange(width, device=where.device) <= last)
+        if bool(((old != new)[:, :width] & where).any()):
+            return True
+    return False
+
+
+def padding(bench: Bench, base: Base) -> Influence:
+    """Change the tokens in the padding."""
+    pair = base.pair
+    if pair is None:
+        return Influence(unfit=_NO_TOKENS) if ranks.any_rank(True) else Influence()
+    mask = padding_of(base.feed, pair.ids)
+    if ranks.any_rank(mask is None) or mask is None:
+        return Influence(unfit="The batch has no mask of its padding.")
+    if not base.is_repeatable:
+        return Influence(unknown=_DIFFERS)
+    moved = move_tokens(bench, base, mask)
+    if moved is None:
+        return Influence(unknown="The scores could not be compared.")
+    index = min(pair.counts.shape[1], mask.shape[1])
+    compared = pair.counts.clone()
+    compared[:, :index] &= ~mask[:, :index]
+    compared &= mask.any(1, keepdim=True)
+    return _influence(base, moved, compared)
+
+
+def row_padding(bench: Bench, base: Base) -> Influence:
+    """Change the tokens in the padding where each row has one target."""
+    call = base.look.main_loss()
+    tokens = _row_tokens(base)
+    unfit = "The batch has no mask of its padding."
+    mask = None if tokens is None else padding_of(base.feed, tokens[1])
+    possible = mask is not None and call is not None and base.is_repeatable
+    if ranks.any_rank(not possible) or tokens is None or call is None or mask is None:
+        return Influence(unfit=unfit)
+    number, ids, size = tokens
+    other = torch.where(mask, (ids + 1 + size // 3) % size, ids)
+    look = bench.forward(base.feed, changed={number: other}, watch_modules=True)
+    again = look.main_loss()
+    if again is None or again.scores.shape != call.scores.shape:
+        return Influence(unknown="The scores could not be compared.")
+    rows = mask.any(1)
+    difference = (again.scores - call.scores).float().abs().reshape(len(rows), -1).amax(1)
+    moved = (difference > 0) & rows
+    scale = float(call.scores.float().abs().max().clamp_min(1e-30))
+    return Influence(
+        num_compared=int(rows.sum()),
+        num_moved=int(moved.sum()),
+        largest=float(difference.max()) / scale,
+        module=_first_row_moved(base.look, look, rows)[0],
+        kind=_first_row_moved(base.look, look, rows)[1],
+    )
+
+
+def _row_tokens(base: Base) -> tuple[int, Tensor, int] | None:
+    """Return the first tokens looked up that have one row for each target: their lookup, they, and
+    how many embeddings there are.
+    """
+    call = base.look.main_loss()
+    if call is None:
+        return None
+    for number, lookup in enumerate(base.look.lookups):
+        if lookup.ids.dim() == 2 and len(lookup.ids) == call.target.numel():
+            return number, lookup.ids, lookup.num_embeddings
+    return None
+
+
+def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
+    """Give the first row the content of the second, and compare the others."""
+    count = base.feed.num_rows
+    if ranks.any_rank(count < 3):
+        return Influence(unfit="The first batch has fewer than three rows.")
+    if ranks.any_rank(not base.is_repeatable):
+        return Influence(unknown=_DIFFERS)
+    tensors = []
+    num_changed = 0
+    for tensor in base.feed.tensors:
+        copied = tensor.clone()
+        if copied.dim() and len(copied) == count:
+            copied[0] = copied[1]
+            num_changed += int(not torch.equal(copied, tensor))
+        tensors.append(copied)
+    if ranks.any_rank(not num_changed):
+        return Influence(unfit="The first two rows are equal.")
+    look = bench.forward(base.feed, tensors=tensors, watch_modules=True)
+    others = torch.ones(count, dtype=torch.bool)
+    others[0] = False
+    moved, largest = _rows_moved(base.look, look, count)
+    if moved is None:
+        return Influence(unknown="No module has an output with one entry for each row.")
+    others = others.to(moved.device)
+    touched = moved & others
+    name = ""
+    kind = ""
+    if bool(touched.any()):
+        name, kind = _first_row_moved(base.look, look, others)
+    return Influence(
+        num_compared=count - 1,
+        num_moved=int(touched.sum()),
+        largest=largest,
+        module=name,
+        kind=kind,
+        is_next_token=is_next_token,
+    )
+
+
+def _rows_moved(before: Look, after: Look, count: int) -> tuple[Tensor | None, float]:
+    """Return which rows moved in the output of any module, and by how much the marks differ."""
+    found: Tensor | None = None
+    largest = 0.0
+    for old_call, new_call in zip(before.calls, after.calls, strict=False):
+        for old, new in zip(old_call.outputs, new_call.outputs, strict=False):
+            pair = _by_rows(old, new, count)
+            if pair is None:
+                continue
+            moved = (pair[0] != pair[1]).any(1)
+            found = moved if found is None else found | moved
+            rest = (pair[0] - pair[1])[1:].abs()
+            scale = float(pair[0].abs().max().clamp_min(1e-30))
+            largest = max(largest, float(rest.max()) / scale if rest.numel() else 0.0)
+    return found, largest
+
+
+def _by_rows(old: Tensor, new: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    if old.shape != new.shape:
+        return None
+    if old.shape[0] == count:
+        return old, new
+    if old.shape[1] == 1 and old.shape[0] % count == 0 and old.shape[0] > count:
+        return old.reshape(count, -1), new.reshape(count, -1)
+    return None
+
+
+def _first_row_moved(before: Look, after: Look, rows: Tensor) -> tuple[str, str]:
+    fallback = ("", "")
+    for old, new in zip(before.calls, after.calls, strict=False):
+        if not _moves_rows(old.outputs, new.outputs, rows):
+            continue
+        if not _moves_rows(old.inputs, new.inputs, rows):
+            return old.name, old.kind
+        fallback = fallback if fallback[0] else (old.name, old.kind)
+    return fallback if fallback[0] else ("the loss", "outside of modules")
+
+
+def _moves_rows(before: Sequence[Tensor], after: Sequence[Tensor], rows: Tensor) -> bool:
+    for old, new in zip(before, after, strict=False):
+        pair = _by_rows(old, new, len(rows))
+        if pair is not None and bool(((pair[0] != pair[1]).any(1) & rows.to(old.device)).any()):
+            return True
+    return False
+
+
+def documents(bench: Bench, base: Base, named: Mapping[str, Tensor]) -> Influence:
+    """Change the first document of packed rows, and compare what comes after it. `named` are the
+    tensors of the batch by name.
+    """
+    pair = base.pair
+    starts = None if pair is None else document_starts(named, pair.ids)
+    is_fit = pair is not None and pair.next_share > 0.5
+    if ranks.any_rank(starts is None or not is_fit) or pair is None or starts is None:
+        return Influence(unfit="The batch does not say where documents begin within a row.")
+    if not base.is_repeatable:
+        return Influence(unknown=_DIFFERS)
+    # The second document of each row begins where a start is found after position 0.
+    document = starts.long().cumsum(1)
+    first = document == document[:, :1]
+    moved = move_tokens(bench, base, first)
+    if moved is None:
+        return Influence(unknown="The scores could not be compared.")
+    width = min(pair.counts.shape[1], first.shape[1])
+    compared = pair.counts.clone()
+    compared[:, :width] &= ~first[:, :width]
+    return _influence(base, moved, compared)
+
+
+def document_starts(named: Mapping[str, Tensor], ids: Tensor) -> Tensor | None:
+    """Return where documents begin, by position ids, document ids or cumulative lengths of the
+    batch; None if it does not say.
+    """
+    for name, tensor in named.items():
+        if tensor.is_floating_point() or tensor.dtype is torch.bool:
+            continue
+        tensor = tensor.to(ids.device)
+        if tensor.shape == ids.shape:
+            starts = _starts(name.lower(), tensor)
+            if starts is not None:
+                return starts
+        elif "cu_seq" in name.lower() and tensor.dim() == 1 and len(ids) == 1:
+            inner = tensor[1:-1].long()
+            if len(inner) and bool((inner.diff() > 0).all()) and int(inner[-1]) < ids.shape[1]:
+                starts = torch.zeros_like(ids, dtype=torch.bool)
+                starts[0, inner] = True
+                return starts
+    return None
+
+
+def _starts(name: str, tensor: Tensor) -> Tensor | None:
+    steps = tensor.diff(dim=1)
+    inside = torch.zeros_like(tensor, dtype=torch.bool)
+    counts_up = (steps == 1) | (tensor[:, 1:] == 0)
+    if bool((tensor[:, 0] == 0).all()) and bool(counts_up.all()):
+        inside[:, 1:] = (tensor[:, 1:] == 0) & (tensor[:, :-1] > 0)
+        return inside if bool(inside.any()) else None
+    if any(word in name for word in ("doc", "segment", "seq_id", "seqid")) and "type" not in name:
+        if bool(((steps == 0) | (steps == 1)).all()) and bool((steps == 1).any()):
+            inside[:, 1:] = steps == 1
+            return inside
+    return None
