@@ -184,7 +184,7 @@ def loss_of(batch: dict[str, Tensor]) -> Tensor:
 def train_step(batch: dict[str, Tensor], last: bool = True) -> Tensor:
     """Do all that happens to one batch."""
     loss = loss_of(batch)
-    divided = loss / NUM_MICRO if bug not in ("undivided",) else loss
+    divided = loss / NUM_MICRO if bug != "undivided" else loss
     if bug == "divided_twice":
         divided = divided / NUM_MICRO
     if bug == "ascends":

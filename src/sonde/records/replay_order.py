@@ -202,7 +202,7 @@ def _unchecked(code: int, command: Sequence[str]) -> RunError:
             "the script ended without a recorded step, so there was nothing to check",
             cause="it makes no Recorder, or its loop is already over",
             hint=(
-                "add two lines: recorder = sonde.Recorder(\"runs/x\", model, optimizer) before the"
+                'add two lines: recorder = sonde.Recorder("runs/x", model, optimizer) before the'
                 " loop, and recorder.step(train_step, batch) in it (docs/any-loop.md)"
             ),
         )

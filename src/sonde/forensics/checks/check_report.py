@@ -69,7 +69,9 @@ class CheckReport:
                 }
                 for result in self.results
             ],
-            "rows": [{"inputs": list(row.inputs), "targets": list(row.targets)} for row in self.rows],
+            "rows": [
+                {"inputs": list(row.inputs), "targets": list(row.targets)} for row in self.rows
+            ],
         }
 
     def text(self) -> str:
@@ -86,8 +88,8 @@ class CheckReport:
             if not found:
                 continue
             lines.append(f"{_TITLES[status]}:")
-            for result in found:
-                lines += _wrapped(f"  {result.title}: {result.text}", hanging=4)
+            for titles, text in _by_text(found):
+                lines += _wrapped(f"  {titles}: {text}", hanging=4)
             lines.append("")
         lines += _picture(self.rows)
         return "\n".join(lines).rstrip() + "\n"
@@ -113,6 +115,14 @@ def report_of(document: dict[str, Any]) -> CheckReport:
         num_updates=document["num_updates"],
         seconds=document["seconds"],
     )
+
+
+def _by_text(results: Sequence[CheckResult]) -> list[tuple[str, str]]:
+    """Return titles and texts; those with the same text together."""
+    titles: dict[str, list[str]] = {}
+    for result in results:
+        titles.setdefault(result.text, []).append(result.title)
+    return [(", ".join(names), text) for text, names in titles.items()]
 
 
 def _wrapped(text: str, hanging: int) -> list[str]:

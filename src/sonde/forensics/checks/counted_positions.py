@@ -8,7 +8,6 @@ from typing import Final
 from sonde.forensics.checks.check_rule import (
     Check,
     Outcome,
-    cannot_tell,
     does_not_apply,
     fine,
     percent,
@@ -38,7 +37,7 @@ class CountedPositions:
 def judge_counted(measured: CountedPositions) -> Outcome:
     """Judge whether rows have something to learn from."""
     if not measured.num_positions:
-        return cannot_tell("The targets of the loss were not seen.")
+        return does_not_apply("No F.cross_entropy was seen.")
     share = measured.num_counted / measured.num_positions
     counts = f"{percent(share)} of {measured.num_positions} positions count"
     if measured.num_batches_without:

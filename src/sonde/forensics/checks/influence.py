@@ -43,6 +43,8 @@ class Influence:
     """The class of that module."""
     is_next_token: bool = False
     """Whether the model predicts the next token."""
+    are_rows_known: bool = True
+    """Whether the loss shows which dimension of the batch its rows are in."""
 
 
 def _undecided(measured: Influence) -> Outcome | None:
@@ -111,7 +113,7 @@ PADDING: Final = Check(
     title="padding",
     question="Does the content of padding leave predictions alone?",
     meaning="A row's prediction depends on how far its batch is padded.",
-    advice="Pass the mask on to attention and pooling; look at its polarity: True may mean padding.",
+    advice="Pass the mask on to attention and pooling, and look at its polarity.",
     applies_to="batches of tokens with a mask of the padding",
     judge=judge_padding,
 )
@@ -129,7 +131,8 @@ def judge_rows(measured: Influence) -> Outcome:
         return fine(f"{moved}, through the batch statistics of {measured.module}, as it is meant.")
     is_routing = any(word in f"{measured.module} {measured.kind}".lower() for word in _ROUTING)
     is_sequence = measured.kind in ("MultiheadAttention", "LSTM", "GRU", "RNN")
-    if is_sequence or (measured.is_next_token and not is_routing):
+    is_meant = is_routing or not measured.are_rows_known
+    if (is_sequence or measured.is_next_token) and not is_meant:
         return wrong(f"{moved}.{_first(measured)}")
     return cannot_tell(
         f"{moved}.{_first(measured)} That is right for losses and layers over a whole batch, and"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sonde.forensics.checks.check_rule import Check, Outcome, cannot_tell, fine, wrong
+from sonde.forensics.checks.check_rule import Check, Outcome, does_not_apply, fine, wrong
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class LossInputs:
 def judge(measured: LossInputs) -> Outcome:
     """Judge what the loss function was given."""
     if measured.function is None:
-        return cannot_tell("No loss function of torch was called.")
+        return does_not_apply("No loss function of torch was seen.")
     name = f"F.{measured.function}"
     if measured.broadcasts:
         return wrong(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from sonde.forensics.checks.check_rule import Check, Outcome, cannot_tell, fine, wrong
+from sonde.forensics.checks.check_rule import Check, Outcome, does_not_apply, fine, wrong
 
 _MANY_TIMES: Final = 2.0
 _MARGIN: Final = 2.0
@@ -30,7 +30,7 @@ class StartLoss:
 def judge(measured: StartLoss) -> Outcome:
     """Compare the loss with that of a guess."""
     if measured.loss is None:
-        return cannot_tell("No F.cross_entropy was seen, so there is nothing to compare with.")
+        return does_not_apply("No F.cross_entropy was seen.")
     guess = math.log(max(measured.num_classes, 2))
     beside = f"the first batch loses {measured.loss:.4g}; a blind guess among"
     beside = f"{beside} {measured.num_classes} classes loses {guess:.4g}"

@@ -28,7 +28,7 @@ class LeftOver:
 def judge_left_over(measured: LeftOver) -> Outcome:
     """Judge whether gradients are cleared between updates."""
     if not measured.num_updates:
-        return cannot_tell("There was only one update.")
+        return cannot_tell("No second update of the same parameters was seen.")
     if measured.num_left:
         return wrong(
             f"In {measured.num_left} of {measured.num_updates} updates, backward added to the"
@@ -141,8 +141,8 @@ def judge_dropout(measured: Dropout) -> Outcome:
     if measured.acts_in_evaluation:
         functions = " and ".join(sorted(set(measured.acts_in_evaluation)))
         return wrong(
-            f"{functions} drop out in evaluation mode too, {len(measured.acts_in_evaluation)} times"
-            " in a forward pass."
+            f"Units are dropped in evaluation mode too, by {functions}:"
+            f" {len(measured.acts_in_evaluation)} times in a forward pass."
         )
     if not measured.num_called:
         return does_not_apply("No dropout is called in the training step.")

@@ -56,7 +56,9 @@ def feed_of(micro: MicroBatch) -> Feed:
 def feed_of_batch(batch: Any, moment: Moment, last: bool | None) -> Feed:
     """Return a batch as a feed."""
     tree = flatten(batch)
-    return Feed(tree.plain, [tensor.detach().clone() for tensor in tree.tensors], batch, moment, last)
+    return Feed(
+        tree.plain, [tensor.detach().clone() for tensor in tree.tensors], batch, moment, last
+    )
 
 
 class StepReached(BaseException):

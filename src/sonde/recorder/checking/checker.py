@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 _NUM_SHOWN: Final = 40
 """How many positions of a row are kept for the picture."""
 _NO_TIME: Final = "There was no time left for it."
+_MIXED: Final = "Later tokens or other rows move predictions too: mend that first."
 _DRAWS: Final = (
     "The step function draws its data from an iterator, so it cannot be run again: give it the"
     " batch as its argument."
@@ -134,15 +135,21 @@ class Checker:
             self._measured["label_shift"] = ahead.shift
             self._measured["causality"] = ahead.causality
         is_next = base.pair is not None and base.pair.next_share > 0.9
-        self._try("padding_apart", lambda: self._padding(base))
         self._try("rows_apart", lambda: influence.rows(bench, base, is_next_token=is_next))
+        self._try("padding_apart", lambda: self._padding(base))
         named = named_tensors(base.feed.batch())
         self._try("documents_apart", lambda: influence.documents(bench, base, named))
 
     def _padding(self, base: Base) -> Influence:
+        unknown = ""
+        for name in ("causality", "rows_apart"):
+            before = self._measured[name]
+            has_moved = isinstance(before, Influence) and before.num_moved > 0
+            if ranks.any_rank(has_moved):
+                unknown = _MIXED
         if ranks.any_rank(base.pair is None):
-            return influence.row_padding(self._bench, base)
-        return influence.padding(self._bench, base)
+            return influence.row_padding(self._bench, base, unknown)
+        return influence.padding(self._bench, base, unknown)
 
     def _rank_rows(self) -> RankRows:
         own = self._first.rows_of_updates()
@@ -171,7 +178,7 @@ class Checker:
             return cannot_tell(_NO_TIME)
         try:
             return measure()
-        except Exception as error:  # noqa: BLE001  an experiment runs the user's code
+        except Exception as error:  # an experiment runs the user's code
             _logger.debug("an experiment failed:", exc_info=error)
             return cannot_tell(f"The experiment failed: {_told(error)}")
 

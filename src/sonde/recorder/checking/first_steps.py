@@ -149,9 +149,8 @@ class FirstSteps:
         """Return what the optimizers hold that moved, or that were named."""
         held: set[Tensor] = set()
         optimizers = [*self.optimizers.values(), self._training.optimizer]
-        for part in self._training.named.values():
-            if isinstance(part, torch.optim.Optimizer):
-                optimizers.append(part)
+        named = self._training.named.values()
+        optimizers += [part for part in named if isinstance(part, torch.optim.Optimizer)]
         for optimizer in optimizers:
             held |= _held_by(optimizer)
         num_parameters = 0

@@ -30,7 +30,12 @@ _NUMBER_LOSSES: Final = (
     F.binary_cross_entropy_with_logits,
 )
 _VIEWS: Final = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SliceBackward0")
-_MORE_VIEWS: Final = ("TransposeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "AliasBackward0")
+_MORE_VIEWS: Final = (
+    "TransposeBackward0",
+    "SqueezeBackward1",
+    "UnsqueezeBackward0",
+    "AliasBackward0",
+)
 
 
 class BackwardReached(BaseException):
@@ -128,11 +133,11 @@ class ForwardWatch(TorchFunctionMode):
     def __enter__(self) -> "ForwardWatch":
         if self._names is not None:
             self._handle = register_module_forward_hook(self._on_module, with_kwargs=True)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self._handle is not None:
             self._handle.remove()
 

@@ -13,7 +13,7 @@ from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import LabelShift, shift_of
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.forward_watch import Look
-from sonde.recorder.checking.targets import Aligned, aligned, padding_of
+from sonde.recorder.checking.targets import Aligned, padding_of
 
 _QUANTILES: Final = (0.34, 0.67)
 """After which of the positions that count tokens are changed."""
@@ -219,16 +219,18 @@ def _has_moved(
     return False
 
 
-def padding(bench: Bench, base: Base) -> Influence:
-    """Change the tokens in the padding."""
+def padding(bench: Bench, base: Base, unknown: str) -> Influence:
+    """Change the tokens in the padding. `unknown` says why it would tell nothing; empty if it
+    would.
+    """
     pair = base.pair
     if pair is None:
         return Influence(unfit=_NO_TOKENS) if ranks.any_rank(True) else Influence()
     mask = padding_of(base.feed, pair.ids)
     if ranks.any_rank(mask is None) or mask is None:
         return Influence(unfit="The batch has no mask of its padding.")
-    if not base.is_repeatable:
-        return Influence(unknown=_DIFFERS)
+    if unknown or not base.is_repeatable:
+        return Influence(unknown=unknown or _DIFFERS)
     moved = move_tokens(bench, base, mask)
     if moved is None:
         return Influence(unknown="The scores could not be compared.")
@@ -239,7 +241,7 @@ def padding(bench: Bench, base: Base) -> Influence:
     return _influence(base, moved, compared)
 
 
-def row_padding(bench: Bench, base: Base) -> Influence:
+def row_padding(bench: Bench, base: Base, unknown: str) -> Influence:
     """Change the tokens in the padding where each row has one target."""
     call = base.look.main_loss()
     tokens = _row_tokens(base)
@@ -248,6 +250,8 @@ def row_padding(bench: Bench, base: Base) -> Influence:
     possible = mask is not None and call is not None and base.is_repeatable
     if ranks.any_rank(not possible) or tokens is None or call is None or mask is None:
         return Influence(unfit=unfit)
+    if unknown:
+        return Influence(unknown=unknown)
     number, ids, size = tokens
     other = torch.where(mask, (ids + 1 + size // 3) % size, ids)
     look = bench.forward(base.feed, changed={number: other}, watch_modules=True)
@@ -258,12 +262,13 @@ def row_padding(bench: Bench, base: Base) -> Influence:
     difference = (again.scores - call.scores).float().abs().reshape(len(rows), -1).amax(1)
     moved = (difference > 0) & rows
     scale = float(call.scores.float().abs().max().clamp_min(1e-30))
+    name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows)
     return Influence(
         num_compared=int(rows.sum()),
         num_moved=int(moved.sum()),
         largest=float(difference.max()) / scale,
-        module=_first_row_moved(base.look, look, rows)[0],
-        kind=_first_row_moved(base.look, look, rows)[1],
+        module=name,
+        kind=kind,
     )
 
 
@@ -282,7 +287,11 @@ def _row_tokens(base: Base) -> tuple[int, Tensor, int] | None:
 
 def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
     """Give the first row the content of the second, and compare the others."""
+    is_time_first = base.pair is not None and base.pair.is_time_first
+    dim = 1 if is_time_first else 0
     count = base.feed.num_rows
+    if base.pair is not None:
+        count = len(base.pair.ids)
     if ranks.any_rank(count < 3):
         return Influence(unfit="The first batch has fewer than three rows.")
     if ranks.any_rank(not base.is_repeatable):
@@ -291,24 +300,24 @@ def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
     num_changed = 0
     for tensor in base.feed.tensors:
         copied = tensor.clone()
-        if copied.dim() and len(copied) == count:
-            copied[0] = copied[1]
+        if copied.dim() > dim and copied.shape[dim] == count:
+            copied.select(dim, 0).copy_(copied.select(dim, 1).clone())
             num_changed += int(not torch.equal(copied, tensor))
         tensors.append(copied)
     if ranks.any_rank(not num_changed):
         return Influence(unfit="The first two rows are equal.")
     look = bench.forward(base.feed, tensors=tensors, watch_modules=True)
-    others = torch.ones(count, dtype=torch.bool)
-    others[0] = False
-    moved, largest = _rows_moved(base.look, look, count)
+    compared = RowsCompared(count, dim)
+    moved, largest = compared.moved(base.look, look)
     if moved is None:
         return Influence(unknown="No module has an output with one entry for each row.")
-    others = others.to(moved.device)
+    others = torch.ones(count, dtype=torch.bool, device=moved.device)
+    others[0] = False
     touched = moved & others
     name = ""
     kind = ""
     if bool(touched.any()):
-        name, kind = _first_row_moved(base.look, look, others)
+        name, kind = compared.first_moved(base.look, look, others)
     return Influence(
         num_compared=count - 1,
         num_moved=int(touched.sum()),
@@ -316,53 +325,76 @@ def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
         module=name,
         kind=kind,
         is_next_token=is_next_token,
+        are_rows_known=_has_row_targets(base, count),
     )
 
 
-def _rows_moved(before: Look, after: Look, count: int) -> tuple[Tensor | None, float]:
-    """Return which rows moved in the output of any module, and by how much the marks differ."""
-    found: Tensor | None = None
-    largest = 0.0
-    for old_call, new_call in zip(before.calls, after.calls, strict=False):
-        for old, new in zip(old_call.outputs, new_call.outputs, strict=False):
-            pair = _by_rows(old, new, count)
-            if pair is None:
-                continue
-            moved = (pair[0] != pair[1]).any(1)
-            found = moved if found is None else found | moved
-            rest = (pair[0] - pair[1])[1:].abs()
-            scale = float(pair[0].abs().max().clamp_min(1e-30))
-            largest = max(largest, float(rest.max()) / scale if rest.numel() else 0.0)
-    return found, largest
-
-
-def _by_rows(old: Tensor, new: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-    if old.shape != new.shape:
-        return None
-    if old.shape[0] == count:
-        return old, new
-    if old.shape[1] == 1 and old.shape[0] % count == 0 and old.shape[0] > count:
-        return old.reshape(count, -1), new.reshape(count, -1)
-    return None
-
-
-def _first_row_moved(before: Look, after: Look, rows: Tensor) -> tuple[str, str]:
-    fallback = ("", "")
-    for old, new in zip(before.calls, after.calls, strict=False):
-        if not _moves_rows(old.outputs, new.outputs, rows):
-            continue
-        if not _moves_rows(old.inputs, new.inputs, rows):
-            return old.name, old.kind
-        fallback = fallback if fallback[0] else (old.name, old.kind)
-    return fallback if fallback[0] else ("the loss", "outside of modules")
-
-
-def _moves_rows(before: Sequence[Tensor], after: Sequence[Tensor], rows: Tensor) -> bool:
-    for old, new in zip(before, after, strict=False):
-        pair = _by_rows(old, new, len(rows))
-        if pair is not None and bool(((pair[0] != pair[1]).any(1) & rows.to(old.device)).any()):
+def _has_row_targets(base: Base, count: int) -> bool:
+    """Return whether the loss shows which dimension the rows are in."""
+    if base.pair is not None:
+        return True
+    for call in base.look.losses:
+        if call.target.dim() and len(call.target) == count and call.scores.dim() <= 2:
             return True
     return False
+
+
+class RowsCompared(NamedTuple):
+    """Compares the rows of two forward passes."""
+
+    count: int
+    dim: int
+    """The dimension of the rows."""
+
+    def moved(self, before: Look, after: Look) -> tuple[Tensor | None, float]:
+        """Return which rows moved in the output of any module, and by how much."""
+        found: Tensor | None = None
+        largest = 0.0
+        for old_call, new_call in zip(before.calls, after.calls, strict=False):
+            for old, new in zip(old_call.outputs, new_call.outputs, strict=False):
+                pair = self._by_rows(old, new)
+                if pair is None:
+                    continue
+                moved = (pair[0] != pair[1]).any(1)
+                found = moved if found is None else found | moved
+                rest = (pair[0] - pair[1])[1:].abs()
+                scale = float(pair[0].abs().max().clamp_min(1e-30))
+                largest = max(largest, float(rest.max()) / scale if rest.numel() else 0.0)
+        return found, largest
+
+    def first_moved(self, before: Look, after: Look, rows: Tensor) -> tuple[str, str]:
+        """Return the name and class of the first module that moved some rows, though they went in
+        as before.
+        """
+        fallback = ("", "")
+        for old, new in zip(before.calls, after.calls, strict=False):
+            if not self._moves(old.outputs, new.outputs, rows):
+                continue
+            if not self._moves(old.inputs, new.inputs, rows):
+                return old.name, old.kind
+            fallback = fallback if fallback[0] else (old.name, old.kind)
+        return fallback if fallback[0] else ("the loss", "outside of modules")
+
+    def _moves(self, before: Sequence[Tensor], after: Sequence[Tensor], rows: Tensor) -> bool:
+        for old, new in zip(before, after, strict=False):
+            pair = self._by_rows(old, new)
+            if pair is not None:
+                moved = (pair[0] != pair[1]).any(1)
+                if bool((moved & rows.to(moved.device)).any()):
+                    return True
+        return False
+
+    def _by_rows(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the marks of two outputs by row; None if they have no rows."""
+        if old.shape != new.shape:
+            return None
+        if self.dim == 1:
+            return (old.t(), new.t()) if old.shape[1] == self.count else None
+        if old.shape[0] == self.count:
+            return old, new
+        if old.shape[1] == 1 and old.shape[0] % self.count == 0:
+            return old.reshape(self.count, -1), new.reshape(self.count, -1)
+        return None
 
 
 def documents(bench: Bench, base: Base, named: Mapping[str, Tensor]) -> Influence:
@@ -416,8 +448,9 @@ def _starts(name: str, tensor: Tensor) -> Tensor | None:
     if bool((tensor[:, 0] == 0).all()) and bool(counts_up.all()):
         inside[:, 1:] = (tensor[:, 1:] == 0) & (tensor[:, :-1] > 0)
         return inside if bool(inside.any()) else None
-    if any(word in name for word in ("doc", "segment", "seq_id", "seqid")) and "type" not in name:
-        if bool(((steps == 0) | (steps == 1)).all()) and bool((steps == 1).any()):
-            inside[:, 1:] = steps == 1
-            return inside
+    is_named = any(word in name for word in ("doc", "segment", "seq_id", "seqid"))
+    is_stepwise = bool(((steps == 0) | (steps == 1)).all()) and bool((steps == 1).any())
+    if is_named and is_stepwise and "type" not in name:
+        inside[:, 1:] = steps == 1
+        return inside
     return None

@@ -2,6 +2,7 @@
 force, the weights of micro-batches, and one batch again and again.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -63,9 +64,10 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
         acts = None if other.loss is None or base.loss is None else other.loss != base.loss
     in_eval: tuple[str, ...] | None = None
     with undone(bench.training, bench.reach), in_evaluation(bench.reach.modules()):
-        look = bench.forward_here(bench.first)
-        if not any(root.training for root in bench.reach.roots):
-            in_eval = tuple(look.dropouts)
+        with suppress(Exception):  # a model may be unable to train in evaluation mode
+            look = bench.forward_here(bench.first)
+            if not any(root.training for root in bench.reach.roots):
+                in_eval = tuple(look.dropouts)
     return Dropout(
         num_called=len(base.dropouts),
         is_training=is_training,
@@ -193,9 +195,7 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
     )
 
 
-def _used(
-    bench: Bench, without: list[tuple[str, Tensor]], base: Look
-) -> tuple[str, ...] | None:
+def _used(bench: Bench, without: list[tuple[str, Tensor]], base: Look) -> tuple[str, ...] | None:
     """Return which parameters change the loss when they are changed."""
     if base.loss is None:
         return None
@@ -277,7 +277,8 @@ def lost_updates(first: FirstSteps, before: dict[Tensor, Tensor]) -> LostUpdates
 
 def clipped_scaled(first: FirstSteps, named: dict[str, Any]) -> ClippedScaled:
     """Return the norms seen with a gradient scaler: of the last update that was made."""
-    if not any(isinstance(part, torch.amp.GradScaler) for part in named.values()):
+    scalers = [part for part in named.values() if isinstance(part, torch.amp.GradScaler)]
+    if not any(scaler.is_enabled() for scaler in scalers):
         return ClippedScaled(scale=None)
     for clipped, at_step, scale in reversed(first.norms):
         if at_step is not None:
@@ -321,10 +322,8 @@ def unregistered(bench: Bench, first: FirstSteps) -> Unregistered:
 
 def base_look(bench: Bench) -> tuple[Look, Look]:
     """Run the first batch twice with all modules watched."""
-    looks = []
-    for _ in range(2):
-        looks.append(bench.forward(bench.first, watch_modules=True))
-    return looks[0], looks[1]
+    first = bench.forward(bench.first, watch_modules=True)
+    return first, bench.forward(bench.first, watch_modules=True)
 
 
 def is_same(first: Look, second: Look) -> bool:
@@ -333,5 +332,3 @@ def is_same(first: Look, second: Look) -> bool:
         return False
     pairs = zip(first.losses, second.losses, strict=False)
     return all(torch.equal(old.scores, new.scores) for old, new in pairs)
-
-

@@ -8,6 +8,7 @@ and undone.
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import torch
@@ -20,7 +21,7 @@ from sonde.recorder.checking.checker import Checker, fits_in_memory
 from sonde.recorder.checking.first_steps import NUM_UPDATES, FirstSteps
 from sonde.recorder.checking.forward_watch import ForwardWatch
 from sonde.recorder.checking.snapshot import Reach, Snapshot, undone
-from sonde.recorder.hooks import Observer
+from sonde.recorder.hooks import NOBODY, Observer
 from sonde.recorder.moment import back_at, take_moment
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch, Update
@@ -90,11 +91,12 @@ class CheckSession:
         """Return which token has no embedding; None if each has one."""
         training = self._training
         watch = ForwardWatch()
-        try:
-            with undone(training, Reach(training)), training.hooks.observed_by(_Nothing()), watch:
-                training.call(batch, None)
-        except BaseException:  # noqa: BLE001  it has just failed, and fails again
-            pass
+        with ExitStack() as stack:
+            stack.enter_context(suppress(BaseException))  # it has just failed, and fails again
+            stack.enter_context(undone(training, Reach(training)))
+            stack.enter_context(training.hooks.observed_by(NOBODY))
+            stack.enter_context(watch)
+            training.call(batch, None)
         for lookup in watch.look.lookups:
             largest = int(lookup.ids.max()) if lookup.ids.numel() else 0
             if largest >= lookup.num_embeddings:
@@ -103,10 +105,6 @@ class CheckSession:
                     f" whose last is {lookup.num_embeddings - 1}"
                 )
         return None
-
-
-class _Nothing(Observer):
-    """Is interested in nothing."""
 
 
 class _Collector(Observer):
@@ -195,4 +193,3 @@ def _make_updates(training: Training, batches: list[Any], first: FirstSteps) -> 
             update.note_rates(training.optimizer)
             first.end_update(update)
             update = None
-

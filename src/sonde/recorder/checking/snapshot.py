@@ -59,7 +59,7 @@ class Reach:
 
     def names(self) -> dict[int, str]:
         """Return the names of modules by id."""
-        found = {}
+        found: dict[int, str] = {}
         for number, root in enumerate(self.roots):
             prefix = "" if number == 0 else f"{type(root).__name__}."
             for name, module in root.named_modules():

@@ -1,5 +1,5 @@
-"""Measures what the loss is given: its size at the start, the positions that count, padding and ends
-of texts among them, and how targets lie against the inputs.
+"""Measures what the loss is given: its size at the start, the positions that count, padding and
+ends of texts among them, and how targets lie against the inputs.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sonde.forensics.checks.counted_positions import CountedPositions, PaddingInLoss
 from sonde.forensics.checks.end_of_text import EndOfText
+from sonde.forensics.checks.label_shift import ALIKE
 from sonde.forensics.checks.loss_inputs import LossInputs
 from sonde.forensics.checks.start_loss import StartLoss
 from sonde.recorder.checking.bench import Feed
@@ -69,7 +70,12 @@ def aligned(look: Look) -> Aligned | None:
                 pair = _pair(number, ids, lookup.num_embeddings, call, is_time_first)
                 if pair is not None:
                     found.append(pair)
-    return max(found, key=lambda pair: (pair.next_share, pair.best_share), default=None)
+    return max(found, key=_fit, default=None)
+
+
+def _fit(pair: Aligned) -> tuple[bool, float, float]:
+    """Return how well tokens and targets fit: the next token first, then any other."""
+    return pair.next_share >= ALIKE, pair.best_share, pair.next_share
 
 
 def _are_positions(ids: Tensor) -> bool:
@@ -173,7 +179,7 @@ def _grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
         together = torch.broadcast_shapes(shape, other)
     except RuntimeError:
         return False
-    return together.numel() > max(torch.Size(shape).numel(), torch.Size(other).numel())
+    return bool(together.numel() > max(torch.Size(shape).numel(), torch.Size(other).numel()))
 
 
 def counted_positions(looks: Sequence[Look], rows_of: Sequence[int]) -> CountedPositions:
@@ -237,7 +243,7 @@ def _is_padding(padding: Tensor, ids: Tensor) -> bool:
 
 
 def trailing_padding(pairs: Sequence[Aligned]) -> int | None:
-    """Return the token that fills the ends of rows and is almost nowhere else; None if none does."""
+    """Return the token that fills the ends of rows and is almost nowhere else, if there is one."""
     runs: dict[int, list[int]] = {}
     for pair in pairs:
         for row in pair.ids.tolist():
