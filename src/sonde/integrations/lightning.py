@@ -199,6 +199,8 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         return found
 
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        if self.run is not None and self.run.is_check:
+            return
         self._save(checkpoint, filepath, *args, **kwargs)
         if self.run is not None and self.run.rank == 0 and not self.run.is_replay:
             note_checkpoint(self.run, _HOST, self._trainer.global_step, filepath)

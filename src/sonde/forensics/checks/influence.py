@@ -74,6 +74,11 @@ def judge_causality(measured: Influence) -> Outcome:
     if not measured.num_moved:
         return fine(f"Changing later tokens moved none of {measured.num_compared} positions.")
     share = percent(measured.num_moved / measured.num_compared)
+    if measured.kind.startswith(_BATCH_STATISTICS):
+        return cannot_tell(
+            f"Changing later tokens moved {share} of the positions before them through the batch"
+            f" statistics of {measured.module}, which hide what else may do so."
+        )
     return wrong(
         f"Changing later tokens moved {share} of the {measured.num_compared} positions before"
         f" them: the model sees the tokens that it is asked for.{_first(measured)}"

@@ -342,7 +342,7 @@ def _has_row_targets(base: Base, count: int) -> bool:
 class RowsCompared(NamedTuple):
     """Compares the rows of two forward passes."""
 
-    count: int
+    num_rows: int
     dim: int
     """The dimension of the rows."""
 
@@ -389,11 +389,11 @@ class RowsCompared(NamedTuple):
         if old.shape != new.shape:
             return None
         if self.dim == 1:
-            return (old.t(), new.t()) if old.shape[1] == self.count else None
-        if old.shape[0] == self.count:
+            return (old.t(), new.t()) if old.shape[1] == self.num_rows else None
+        if old.shape[0] == self.num_rows:
             return old, new
-        if old.shape[1] == 1 and old.shape[0] % self.count == 0:
-            return old.reshape(self.count, -1), new.reshape(self.count, -1)
+        if old.shape[1] == 1 and old.shape[0] % self.num_rows == 0:
+            return old.reshape(self.num_rows, -1), new.reshape(self.num_rows, -1)
         return None
 
 

@@ -2,7 +2,7 @@
 force, the weights of micro-batches, and one batch again and again.
 """
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import torch
@@ -63,11 +63,13 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
         other = bench.forward(bench.first, seed=_OTHER_SEED)
         acts = None if other.loss is None or base.loss is None else other.loss != base.loss
     in_eval: tuple[str, ...] | None = None
-    with undone(bench.training, bench.reach), in_evaluation(bench.reach.modules()):
-        with suppress(Exception):  # a model may be unable to train in evaluation mode
-            look = bench.forward_here(bench.first)
-            if not any(root.training for root in bench.reach.roots):
-                in_eval = tuple(look.dropouts)
+    with ExitStack() as stack:
+        stack.enter_context(undone(bench.training, bench.reach))
+        stack.enter_context(in_evaluation(bench.reach.modules()))
+        stack.enter_context(suppress(Exception))  # some models fail in evaluation mode
+        look = bench.forward_here(bench.first)
+        if not any(root.training for root in bench.reach.roots):
+            in_eval = tuple(look.dropouts)
     return Dropout(
         num_called=len(base.dropouts),
         is_training=is_training,
@@ -89,10 +91,16 @@ def precision(bench: Bench) -> Precision:
         high, other = bench.gradients(feeds)
     return Precision(
         dtype=dtype,
-        loss=looks[0].loss,
-        float32_loss=other[0].loss,
+        loss=_unscaled_loss(looks[0]),
+        float32_loss=_unscaled_loss(other[0]),
         cosine=_cosine(low, high),
     )
+
+
+def _unscaled_loss(look: Look) -> float | None:
+    """Return the mean loss of the largest loss function, otherwise what backward began with."""
+    call = look.main_loss()
+    return look.loss if call is None else call.mean
 
 
 def _autocast_dtype(bench: Bench) -> str | None:

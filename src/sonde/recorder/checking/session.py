@@ -53,7 +53,8 @@ class CheckSession:
             self._reach = Reach(training)
             fits = not ranks.any_rank(not fits_in_memory(self._reach.parameters()))
             self._snapshot = Snapshot(training, self._reach, with_weights=fits)
-            _logger.info("sonde check: the script makes its first %d updates", NUM_UPDATES)
+            if ranks.rank() == 0:
+                _logger.info("sonde check: the script makes its first %d updates", NUM_UPDATES)
         if self._first.is_over:
             self.finish()
             raise SystemExit(0)
