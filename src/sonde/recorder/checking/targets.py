@@ -73,9 +73,9 @@ def aligned(look: Look) -> Aligned | None:
     return max(found, key=_fit, default=None)
 
 
-def _fit(pair: Aligned) -> tuple[bool, float, float]:
+def _fit(pair: Aligned) -> tuple[bool, float, bool]:
     """Return how well tokens and targets fit: the next token first, then any other."""
-    return pair.next_share >= ALIKE, pair.best_share, pair.next_share
+    return pair.next_share >= ALIKE, pair.best_share, not pair.is_time_first
 
 
 def _are_positions(ids: Tensor) -> bool:
