@@ -42,9 +42,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = self.qkv(self.first(x)).view(len(x), -1, 3, 5, WIDTH // 5).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(x.shape)))
-        return x + self.dropout(self.down(F.gelu(self.up(self.second(x)))))
+        changed: Tensor = self.dropout(self.down(F.gelu(self.up(self.second(x)))))
+        return x + changed
 
 
 class Model(nn.Module):

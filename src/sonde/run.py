@@ -51,7 +51,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
-from sonde.records.replay_order import CHECK, order_of_process
+from sonde.records.replay_order import place_to_record, replayed_run
 from sonde.records.secrets import mask_config
 from sonde.records.values import decode, encode
 from sonde.spikes.decoding import describe_datasets
@@ -128,10 +128,7 @@ class Run:
             )
         self.asked_for = Path(directory)
         """The directory that was given. In a check, nothing is written there."""
-        order = order_of_process()
-        self.is_check = order is not None and order.verb == CHECK
-        """True if `sonde check` runs the script. The run is then thrown away."""
-        self.directory = Path(order.run) if order is not None and self.is_check else self.asked_for
+        self.directory = place_to_record(self.asked_for)
         # the caller may change its working directory
         self.layout = RunLayout(self.directory.absolute())
         self._written = self.layout
@@ -149,8 +146,9 @@ class Run:
         """True if a replay runs the script. Nothing is then written into the run."""
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
-        if order is not None and not self.is_check:
-            self._cast_shadow(Path(order.run))
+        replayed = replayed_run()
+        if replayed is not None:
+            self._cast_shadow(replayed)
             return
         with explained(
             f"cannot create the run directory {directory}",

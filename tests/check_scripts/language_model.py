@@ -72,7 +72,8 @@ class Attention(nn.Module):
             seen = torch.ones(length, length, dtype=torch.bool)
         if bug != "packed_leak":
             seen = seen & (documents.unsqueeze(1) == documents.unsqueeze(2))
-        return self.out(F.scaled_dot_product_attention(query, key, value, attn_mask=seen))
+        mixed: Tensor = self.out(F.scaled_dot_product_attention(query, key, value, attn_mask=seen))
+        return mixed
 
 
 class Block(nn.Module):
@@ -92,7 +93,8 @@ class Block(nn.Module):
         x = x + self.dropout(self.attention(self.norm(x), documents))
         if bug == "dropout_in_eval":
             x = F.dropout(x, 0.1)
-        return x + self.mlp(x)
+        changed: Tensor = self.mlp(x)
+        return x + changed
 
 
 class Model(nn.Module):

@@ -20,11 +20,7 @@ from torch import Tensor
 
 from sonde.errors import TrainingStopped
 from sonde.recorder import losses as found_losses
-from sonde.recorder.checking.first_steps import (
-    FirstSteps,
-    tell_what_changed,
-    tell_what_is_wrong,
-)
+from sonde.recorder.checking.first_look import FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
 from sonde.recorder.intake import BatchIntake
@@ -69,13 +65,9 @@ class Pipeline(Observer):
         self._judgement = judgement
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
-        self.first_steps = FirstSteps(training, is_thorough=training.run.is_check)
-        """What the first updates show by themselves."""
-        self._looks_at_first = training.options.checks or training.run.is_check
+        self.first_look = FirstLook(training, guard)
         self._wants_rows = training.options.spikes.sample_risk is not None
-        self._is_scaled = any(
-            isinstance(part, torch.amp.GradScaler) for part in training.named.values()
-        )
+        self._is_scaled = _has_scaler(training)
         self._update: Update | None = None
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
@@ -173,8 +165,7 @@ class Pipeline(Observer):
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         self._note_skips(update)
-        if self.training.options.checks or self._looks_at_first:
-            self._look_after_update(update)
+        self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
         if self.has_rows is None:
@@ -237,14 +228,11 @@ class Pipeline(Observer):
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
         self._norm = norm
-        if self._looks_at_first:
-            self.first_steps.norm_seen(norm)
 
     @guarded("gradients are not judged")
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Judge the update if its optimizer is about to move."""
-        if self._looks_at_first and self._update is not None:
-            self._look_before_step(optimizer)
+        self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
             self.gradients()
         elif self.training.is_moved_by(optimizer):
@@ -260,23 +248,6 @@ class Pipeline(Observer):
                 self._record(None)
 
     # Inside the stages.
-
-    @guarded("the first updates are not looked at")
-    def _look_before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.first_steps.before_step(optimizer)
-
-    @guarded("the first updates are not looked at")
-    def _look_after_update(self, update: Update) -> None:
-        """Look at the first updates, and again when mode or parameter groups have changed."""
-        first = self.first_steps
-        if self._looks_at_first:
-            first.end_update(update)
-            if first.is_over:
-                self._looks_at_first = False
-                if not self.training.run.is_check:
-                    tell_what_is_wrong(first, self.guard)
-        elif first.has_changed():
-            tell_what_changed(first, self.guard)
 
     def _look_at_what_failed(self) -> None:
         """After an exception, see whether the loop has dropped the gradients."""
@@ -295,8 +266,6 @@ class Pipeline(Observer):
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
         self._norm = None
-        if self._looks_at_first:
-            self.first_steps.begin_update()
         self._other_optimizer = None
         if not self.num_updates and not self._has_begun:
             self._has_begun = True
@@ -371,6 +340,10 @@ class Pipeline(Observer):
         if self._update is not None:
             self._update.note_rates(optimizer)
         self._keeper.begin_again()
+
+
+def _has_scaler(training: Training) -> bool:
+    return any(isinstance(part, torch.amp.GradScaler) for part in training.named.values())
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

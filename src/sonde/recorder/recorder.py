@@ -104,12 +104,12 @@ class Recorder:
         self._pipeline.begins_anew = self._begin_anew
         self._pipeline.before_batch = self._before_batch
         self._data: Rewound | None = None
-        self._has_told_opening = self.run.is_check
+        self._has_told_opening = is_check()
         self._check: CheckSession | None = None
-        if self.run.is_check:
+        if is_check():
             make_visible()
             self.keeper.copies_batches = True
-            self._check = CheckSession(self.training, self._pipeline.first_steps)
+            self._check = CheckSession(self.training, self._pipeline.first_look.steps)
         self.training.hooks.observer = self._pipeline
         self.run.event(determinism.EVENT, **determinism.describe_determinism())
         self.run.closing.append(self.close)

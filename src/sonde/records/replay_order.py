@@ -130,6 +130,18 @@ def is_check() -> bool:
     return order is not None and order.verb == CHECK
 
 
+def place_to_record(directory: Path) -> Path:
+    """Return where a script that names a directory records: in a check, elsewhere."""
+    order = order_of_process()
+    return Path(order.run) if order is not None and order.verb == CHECK else directory
+
+
+def replayed_run() -> Path | None:
+    """Return the run that this process replays; None if it trains, or is checked."""
+    order = order_of_process()
+    return None if order is None or order.verb == CHECK else Path(order.run)
+
+
 def order_of_process() -> ReplayOrder | None:
     """Return the order that this process was started with, or None if it should train."""
     path = os.environ.get(VARIABLE)

@@ -59,7 +59,6 @@ class FirstSteps:
         self._num_left_looked = 0
         self._batches: list[tuple[list[int], int, int]] = []
         self._counts: list[tuple[int, int, int]] = []
-        self._norm: Any = None
         self._num_feeds = 0
         self._shape: tuple[bool, int] = (True, 0)
 
@@ -68,17 +67,8 @@ class FirstSteps:
         """Whether all of the first updates have been looked at."""
         return self.num_updates >= NUM_UPDATES
 
-    def begin_update(self) -> None:
-        """Expect the gradients of an update to be cleared once."""
-        self._norm = None
-        self._is_cleared = self._hooked is None
-
-    def norm_seen(self, norm: Any) -> None:
-        """Note the norm that is clipped."""
-        self._norm = norm
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradients before an optimizer moves."""
+    def before_step(self, optimizer: torch.optim.Optimizer, norm: Any = None) -> None:
+        """Look at the gradients before an optimizer moves. `norm` is the one that was clipped."""
         self.optimizers[id(optimizer)] = optimizer
         self._mode_now = self._mode()
         for parameter in self._training.model.parameters():
@@ -91,11 +81,12 @@ class FirstSteps:
         elif self._hooked is None and optimizer is self._training.optimizer:
             self._hook(held)
         if self.is_thorough:
-            self._look_closely(optimizer)
+            self._look_closely(optimizer, norm)
 
     def end_update(self, update: Update) -> None:
         """Take in an update that is over."""
         self.num_updates += 1
+        self._is_cleared = self._hooked is None  # the next update is to clear its gradients
         rates = [rate for rate in update.rates if rate == rate]
         self._rates.append(max(rates, key=abs) if rates else float("nan"))
         self._modes.append(self._mode_now)
@@ -238,7 +229,7 @@ class FirstSteps:
         self._hooked = followed
         self._handle = followed.register_hook(look)
 
-    def _look_closely(self, optimizer: torch.optim.Optimizer) -> None:
+    def _look_closely(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -256,8 +247,8 @@ class FirstSteps:
                 else:
                     self.pushed[parameter] = None
         for part in self._training.named.values():
-            if isinstance(part, torch.amp.GradScaler) and self._norm is not None:
-                self.norms.append((self._norm, gradient_norm(optimizer), part.get_scale()))
+            if isinstance(part, torch.amp.GradScaler) and norm is not None:
+                self.norms.append((norm, gradient_norm(optimizer), part.get_scale()))
 
     def _mode(self) -> step_habits.TrainMode:
         model = self._training.model

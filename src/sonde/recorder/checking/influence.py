@@ -106,40 +106,46 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
     shift = None if pair is None else shift_of(pair.shares)
     possible = shift is not None and base.is_repeatable
     if ranks.any_rank(not possible) or pair is None or shift is None:
-        unfit = _NO_TOKENS if pair is None else _NOT_NEXT
-        unknown = "" if base.is_repeatable else _DIFFERS
-        measured = LabelShift(has_tokens=False)
-        if pair is not None:
-            measured = LabelShift(has_tokens=True, shares=pair.shares)
-        is_unfit = pair is None or shift is None
-        return Ahead(measured, Influence(unfit=unfit if is_unfit else "", unknown=unknown))
-    places = _places(pair, shift)
+        return _without_looking(base, shift)
     offsets = []
-    causality = Influence(unknown="No position could be compared.", is_next_token=True)
-    for place in places:
-        where = torch.arange(pair.ids.shape[1], device=pair.ids.device).expand_as(pair.ids) > place
-        moved = move_tokens(bench, base, where)
+    causality = Influence(unknown="No position could be compared.")
+    for place in _places(pair, shift):
+        index = torch.arange(pair.ids.shape[1], device=pair.ids.device)
+        moved = move_tokens(bench, base, index.expand_as(pair.ids) > place)
         if moved is None or not bool(moved.positions.any()):
             continue
         first = int(moved.positions.any(0).long().argmax())
         offsets.append(place + 1 - first)
         # The target of position j is token j + shift: it may depend on the tokens before that.
-        index = torch.arange(pair.target.shape[1], device=pair.ids.device)
-        allowed = pair.counts & (index + shift - 1 <= place)
-        found = _influence(base, moved, allowed, last=place)
+        targets = torch.arange(pair.target.shape[1], device=pair.ids.device) + shift
+        found = _influence(base, moved, pair.counts & (targets - 1 <= place), last=place)
         if causality.unknown or found.num_moved > causality.num_moved:
             causality = found
-    is_causal = bool(offsets) and all(abs(offset) <= _MAX_OFFSET for offset in offsets)
-    offset = offsets[0] if is_causal and len(set(offsets)) == 1 else None
-    measured = LabelShift(
+    measured = _shift_measured(pair, offsets)
+    is_next = shift == 1 or (measured.is_causal is True and shift - measured.offset == 1)
+    return Ahead(measured, causality if is_next else Influence(unfit=_NOT_NEXT))
+
+
+def _without_looking(base: Base, shift: int | None) -> Ahead:
+    """Return what is known without changing tokens, and why none were changed."""
+    if base.pair is None:
+        return Ahead(LabelShift(has_tokens=False), Influence(unfit=_NO_TOKENS))
+    measured = LabelShift(has_tokens=True, shares=base.pair.shares)
+    if shift is None:
+        return Ahead(measured, Influence(unfit=_NOT_NEXT))
+    return Ahead(measured, Influence(unknown=_DIFFERS))
+
+
+def _shift_measured(pair: Aligned, offsets: Sequence[int]) -> LabelShift:
+    """Return how targets are shifted, with where scores began to move after each change."""
+    is_causal = all(abs(offset) <= _MAX_OFFSET for offset in offsets) if offsets else None
+    is_constant = is_causal is True and len(set(offsets)) == 1
+    return LabelShift(
         has_tokens=True,
         shares=pair.shares,
-        is_causal=is_causal if offsets else None,
-        offset=offset or 0,
+        is_causal=is_causal,
+        offset=offsets[0] if is_constant else 0,
     )
-    if shift != 1 and not (is_causal and offset is not None and shift - offset == 1):
-        return Ahead(measured, Influence(unfit=_NOT_NEXT))
-    return Ahead(measured, causality)
 
 
 def _places(pair: Aligned, shift: int) -> list[int]:

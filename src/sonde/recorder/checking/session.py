@@ -114,12 +114,13 @@ class _Collector(Observer):
     def __init__(self, first: FirstSteps) -> None:
         self.has_moved = False
         self._first = first
+        self._norm: Any = None
 
     def norm_seen(self, norm: Any) -> None:
-        self._first.norm_seen(norm)
+        self._norm = norm
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._first.before_step(optimizer)
+        self._first.before_step(optimizer, self._norm)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         del optimizer
@@ -184,7 +185,6 @@ def _make_updates(training: Training, batches: list[Any], first: FirstSteps) -> 
         micro = MicroBatch(batch, moment, last=None, copied=True)
         if update is None:
             update = Update(first.num_updates + 1, had_gradients=False)
-            first.begin_update()
         update.add(micro)
         collector = _Collector(first)
         given = feed_of(micro).batch()
