@@ -179,5 +179,25 @@ def test_a_step_that_fails_names_the_token_without_an_embedding(tmp_path: Path) 
     assert "token 9" in done.stderr
 
 
+@pytest.mark.slow
+def test_the_demo_names_three_bugs_and_writes_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "demo", "--check", "--out", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+
+    assert [check.name for check in CHECKS if f"| `{check.name}` |" not in page] == []
+
+
 def test_a_check_without_a_command_is_refused() -> None:
     assert check().returncode == 1

@@ -1,6 +1,7 @@
 """The verb `check`: find mistakes in a training by experiment, before it runs for days."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,19 @@ def check(*command: str, json: bool = False) -> int:
         raise SettingError(
             "there is no script to check", hint="give its command: sonde check -- python train.py"
         )
-    answer: Any = launch(ReplayOrder(run="", verb=CHECK), command, None)
-    report = report_of(answer["check"])
-    _keep(report, RunLayout(Path(answer["directory"])))
+    report, directory = check_script(command)
+    _keep(report, RunLayout(directory))
     if json:
         write_json(report.document())
     else:
-        _show(report)
+        show_report(report)
     return 1 if report.wrong else 0
+
+
+def check_script(command: Sequence[str]) -> tuple[CheckReport, Path]:
+    """Run a script for a check; return the report, and the run directory that the script names."""
+    answer: Any = launch(ReplayOrder(run="", verb=CHECK), command, None)
+    return report_of(answer["check"]), Path(answer["directory"])
 
 
 def _keep(report: CheckReport, layout: RunLayout) -> None:
@@ -52,7 +58,8 @@ def _keep(report: CheckReport, layout: RunLayout) -> None:
         write_file(layout.check, encode(report.document()))
 
 
-def _show(report: CheckReport) -> None:
+def show_report(report: CheckReport) -> None:
+    """Print a report for people."""
     console = screen()
     for line in report.text().splitlines():
         style = "bold red" if line.startswith("WRONG") else ""

@@ -92,6 +92,11 @@ def result_of(check: Check, measured: object) -> CheckResult:
     )
 
 
+def counted(num: int, noun: str) -> str:
+    """Return a number of things in words: 1 parameter, 2 parameters."""
+    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
+
+
 def percent(share: float) -> str:
     """Return a share as a percentage."""
     if 0 < share < 0.01:

@@ -7,6 +7,7 @@ from sonde.forensics.checks.check_rule import (
     Check,
     Outcome,
     cannot_tell,
+    counted,
     does_not_apply,
     fine,
     percent,
@@ -45,8 +46,8 @@ def judge_reach(measured: GradientReach) -> Outcome:
     if not measured.without_but_used:
         return fine(f"{names} ({some(measured.without)}), and the loss does not depend on them.")
     return wrong(
-        f"The loss depends on {len(measured.without_but_used)} parameters that the optimizer holds,"
-        f" but no gradient reaches them: {some(measured.without_but_used)}."
+        f"The loss depends on {counted(len(measured.without_but_used), 'parameter')} that the"
+        f" optimizer holds, but that no gradient reaches: {some(measured.without_but_used)}."
     )
 
 
@@ -84,8 +85,8 @@ def judge_members(measured: OptimizerMembers) -> Outcome:
     if not measured.with_gradient_not_held:
         return fine(f"The optimizer holds {share} of the trainable weights.")
     return wrong(
-        f"{len(measured.with_gradient_not_held)} parameters get a gradient, and no optimizer holds"
-        f" them, so they are not trained: {some(measured.with_gradient_not_held)}."
+        f"No optimizer holds {counted(len(measured.with_gradient_not_held), 'parameter')} with a"
+        f" gradient, so nothing trains them: {some(measured.with_gradient_not_held)}."
     )
 
 
@@ -122,15 +123,15 @@ def judge_move(measured: WeightsMove) -> Outcome:
         return cannot_tell("The learning rate was 0 in all of these updates.")
     if measured.frozen_but_moved:
         return wrong(
-            f"{len(measured.frozen_but_moved)} parameters require no gradient, and the optimizer"
-            f" moves them: {some(measured.frozen_but_moved)}."
+            f"The optimizer moves {counted(len(measured.frozen_but_moved), 'parameter')} that"
+            f" should not get a gradient: {some(measured.frozen_but_moved)}."
         )
     if not measured.num_parameters:
         return cannot_tell("No parameter of an optimizer got a gradient.")
     if measured.unmoved:
         return wrong(
-            f"{len(measured.unmoved)} of {measured.num_parameters} parameters got gradients and are"
-            f" the same to the bit after these updates: {some(measured.unmoved)}."
+            f"Of {counted(measured.num_parameters, 'parameter')} with gradients,"
+            f" {len(measured.unmoved)} did not move in these updates: {some(measured.unmoved)}."
         )
     return fine(f"All {measured.num_parameters} parameters with gradients moved.")
 
@@ -194,13 +195,13 @@ def judge_unregistered(measured: Unregistered) -> Outcome:
     """Judge whether torch sees every parameter."""
     if not measured.hidden:
         return fine("torch sees every parameter of the model.")
-    where = f"{len(measured.hidden)} parameters are in plain Python containers"
+    where = f"The model keeps {counted(len(measured.hidden), 'parameter')} in plain containers"
     if measured.num_held == len(measured.hidden):
         return wrong(
             f"{where}: {some(measured.hidden)}. The optimizer moves them, but they are not saved"
             " with the model and stay on their device."
         )
-    return wrong(f"{where}, where torch does not see them: {some(measured.hidden)}.")
+    return wrong(f"{where} of Python, where torch does not look: {some(measured.hidden)}.")
 
 
 UNREGISTERED: Final = Check(

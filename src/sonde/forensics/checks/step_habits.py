@@ -9,6 +9,7 @@ from sonde.forensics.checks.check_rule import (
     Check,
     Outcome,
     cannot_tell,
+    counted,
     does_not_apply,
     fine,
     wrong,
@@ -74,9 +75,9 @@ def judge_mode(measured: TrainMode) -> Outcome:
         return fine("The model is in evaluation mode, and nothing in it depends on that.")
     affected = []
     if measured.num_dropouts:
-        affected.append(f"{measured.num_dropouts} dropout modules do not act")
+        affected.append(f"dropout does not act in {counted(measured.num_dropouts, 'module')}")
     if measured.num_norms:
-        affected.append(f"{measured.num_norms} modules do not update their batch statistics")
+        affected.append(f"batch statistics stand still in {counted(measured.num_norms, 'module')}")
     return wrong(f"The model trains in evaluation mode: {' and '.join(affected)}.")
 
 

@@ -268,7 +268,8 @@ def row_padding(bench: Bench, base: Base, unknown: str) -> Influence:
     difference = (again.scores - call.scores).float().abs().reshape(len(rows), -1).amax(1)
     moved = (difference > 0) & rows
     scale = float(call.scores.float().abs().max().clamp_min(1e-30))
-    name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows)
+    kept = ~mask & rows.unsqueeze(1)
+    name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows, kept)
     return Influence(
         num_compared=int(rows.sum()),
         num_moved=int(moved.sum()),
@@ -368,26 +369,37 @@ class RowsCompared(NamedTuple):
                 largest = max(largest, float(rest.max()) / scale if rest.numel() else 0.0)
         return found, largest
 
-    def first_moved(self, before: Look, after: Look, rows: Tensor) -> tuple[str, str]:
+    def first_moved(
+        self, before: Look, after: Look, rows: Tensor, kept: Tensor | None = None
+    ) -> tuple[str, str]:
         """Return the name and class of the first module that moved some rows, though they went in
-        as before.
+        as before. Where an output has positions, only those of `kept` are looked at.
         """
         fallback = ("", "")
         for old, new in zip(before.calls, after.calls, strict=False):
-            if not self._moves(old.outputs, new.outputs, rows):
+            if not self._moves(old.outputs, new.outputs, rows, kept):
                 continue
-            if not self._moves(old.inputs, new.inputs, rows):
+            if not self._moves(old.inputs, new.inputs, rows, kept):
                 return old.name, old.kind
             fallback = fallback if fallback[0] else (old.name, old.kind)
         return fallback if fallback[0] else ("the loss", "outside of modules")
 
-    def _moves(self, before: Sequence[Tensor], after: Sequence[Tensor], rows: Tensor) -> bool:
+    def _moves(
+        self,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor],
+        rows: Tensor,
+        kept: Tensor | None,
+    ) -> bool:
         for old, new in zip(before, after, strict=False):
             pair = self._by_rows(old, new)
-            if pair is not None:
-                moved = (pair[0] != pair[1]).any(1)
-                if bool((moved & rows.to(moved.device)).any()):
-                    return True
+            if pair is None:
+                continue
+            moved = pair[0] != pair[1]
+            if kept is not None and moved.shape == kept.shape:
+                moved = moved & kept.to(moved.device)
+            if bool((moved.any(1) & rows.to(moved.device)).any()):
+                return True
         return False
 
     def _by_rows(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -247,18 +247,23 @@ def trailing_padding(pairs: Sequence[Aligned]) -> int | None:
     runs: dict[int, list[int]] = {}
     for pair in pairs:
         for row in pair.ids.tolist():
-            length = 1
-            while length < len(row) and row[-1 - length] == row[-1]:
-                length += 1
-            if length >= _MIN_RUN and length < len(row):
-                runs.setdefault(row[-1], []).append(length)
+            runs.setdefault(row[-1], []).append(_run_at_end(row))
     for token, lengths in runs.items():
-        if len(lengths) < _MIN_ROWS or len(set(lengths)) < 2:
+        long = [length for length in lengths if length >= _MIN_RUN]
+        if len(long) < _MIN_ROWS or len(set(long)) < 2:
             continue
         everywhere = sum(int((pair.ids == token).sum()) for pair in pairs)
         if everywhere - sum(lengths) <= _MOST_INSIDE * everywhere:
             return token
     return None
+
+
+def _run_at_end(row: list[int]) -> int:
+    """Return how often the last token of a row stands at its end."""
+    length = 1
+    while length < len(row) and row[-1 - length] == row[-1]:
+        length += 1
+    return length
 
 
 def padding_in_loss(feeds: Sequence[Feed], pairs: Sequence[Aligned]) -> PaddingInLoss:

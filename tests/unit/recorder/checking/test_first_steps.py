@@ -71,7 +71,7 @@ def told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Told:
         ("piles_up", "pile up"),
         ("evaluating", "evaluation mode"),
         ("evaluates_later", "evaluation mode"),
-        ("half_held", "no optimizer holds"),
+        ("half_held", "nothing trains them"),
         ("no_rate", "rate is 0"),
         ("same_rows", "the same 8 rows"),
     ],
