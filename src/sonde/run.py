@@ -51,7 +51,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
-from sonde.records.replay_order import order_of_process
+from sonde.records.replay_order import place_to_record, replayed_run
 from sonde.records.secrets import mask_config
 from sonde.records.values import decode, encode
 from sonde.spikes.decoding import describe_datasets
@@ -126,7 +126,9 @@ class Run:
                 f"rank {self.rank} is not one of {self.world_size} ranks (0 to"
                 f" {self.world_size - 1})"
             )
-        self.directory = Path(directory)
+        self.asked_for = Path(directory)
+        """The directory that was given. In a check, nothing is written there."""
+        self.directory = place_to_record(self.asked_for)
         # the caller may change its working directory
         self.layout = RunLayout(self.directory.absolute())
         self._written = self.layout
@@ -144,9 +146,9 @@ class Run:
         """True if a replay runs the script. Nothing is then written into the run."""
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
-        order = order_of_process()
-        if order is not None:
-            self._cast_shadow(Path(order.run))
+        replayed = replayed_run()
+        if replayed is not None:
+            self._cast_shadow(replayed)
             return
         with explained(
             f"cannot create the run directory {directory}",

@@ -1,5 +1,6 @@
 """`sonde demo`: trace a spike to its cause on a small real training run, step by step."""
 
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from sonde.cli.check import check_script, show_report
 from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
 from sonde.demo.scenario import claim, language_model, translation
 from sonde.report import wording
@@ -18,8 +20,17 @@ _SHOWN_CHARACTERS: Final = 300
 _CONTEXT_TOKENS: Final = 16
 
 
+_BUGS: Final = {"causality", "padding_in_loss", "optimizer_members"}
+"""The checks that name the bugs of demo/three_bugs.py."""
+
+
 def demo(
-    *, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1
+    *,
+    out: Path = Path("sonde-demo"),
+    translate: bool = False,
+    heal: bool = False,
+    check: bool = False,
+    seed: int = 1,
 ) -> int:
     """Watch sonde at work: a real training run hits one bad document; the spike is detected,
     explained and skipped.
@@ -36,10 +47,15 @@ def demo(
     heal
         Show self-healing instead: a weight is corrupted in memory and the run repairs itself. Exits
             1 if it does not.
+    check
+        Show `sonde check` instead: a script with three bugs that no loss curve shows. Exits 1 if it
+            does not name all of them.
     seed
         Random seed for the choice of the bad document, the data order and the initial weights.
     """
     needs("sonde demo", "torch", "tokenizers")
+    if check:
+        return _show_check(out)
     started = time.monotonic()
     claim(out)
     from sonde.demo.story import play, play_healing
@@ -52,6 +68,14 @@ def demo(
     if step is not None:
         narrator.last_words(out, step, time.monotonic() - started)
     return 0 if is_right else 1
+
+
+def _show_check(out: Path) -> int:
+    """Check the script with three bugs, which writes nothing."""
+    words = [sys.executable, "-m", "sonde.demo.three_bugs", str(out / "run")]
+    report = check_script(words)[0]
+    show_report(report)
+    return 0 if {result.name for result in report.wrong} == _BUGS else 1
 
 
 class _ScreenNarrator:

@@ -35,6 +35,7 @@ _VERBS_OF: Final = {
     "spikes": ("spikes", "worst", "skip"),
     "diagnose": ("diagnose", "rollback"),
     "replay": ("replay",),
+    "check": ("check",),
     "dashboard": ("dashboard",),
     "sync": ("sync",),
     "compare": ("compare-logs", "compare"),

@@ -1,3 +1,4 @@
+from sonde.forensics.checks.check_report import CheckReport as CheckReport
 from sonde.forensics.replay import Replay as Replay
 from sonde.forensics.seams import ModuleWatch as ModuleWatch
 from sonde.forensics.verdict import Verdict as Verdict

@@ -197,13 +197,15 @@ def _trainer_above() -> Any:
 
 
 def _silence(trainer: Any) -> None:
-    """Remove all trackers and disable saving and evaluation; the process will end at its first
-    step.
+    """Remove all trackers and disable saving and evaluation; the process will end at one of its
+    first steps.
     """
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__module__.startswith("transformers.integrations"):
             trainer.remove_callback(callback)
     trainer.args.eval_on_start = False
+    trainer.args.save_strategy = "no"
+    trainer.args.eval_strategy = "no"
 
 
 def _num_rows(inputs: Any) -> int:

@@ -35,7 +35,7 @@ from sonde.recorder.options import OnEvent, RecorderOptions
 from sonde.recorder.recorder import Recorder
 from sonde.recorder.samples import BatchOrder, follow
 from sonde.records.manifest import FAILED, FINISHED
-from sonde.records.replay_order import order_of_process
+from sonde.records.replay_order import is_check, order_of_process
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 
@@ -200,6 +200,8 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         return found
 
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        if is_check():
+            return
         self._save(checkpoint, filepath, *args, **kwargs)
         note_state(self._recorder, filepath)
         if self.run is not None and self.run.rank == 0 and not self.run.is_replay:

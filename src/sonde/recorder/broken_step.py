@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.recorder.batch_tree import flatten, num_rows
+from sonde.recorder.moment import in_float32
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch
 
@@ -65,7 +66,10 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
             operation, line = _first_nan(training, micro)
     is_finite_in_float32 = None
     if walk.autocast is not None:
-        with training.without_autocast(), _without_reduction(training.model):
+        with (
+            in_float32(training.model, training.device_type),
+            _without_reduction(training.model),
+        ):
             is_finite_in_float32 = _run(training, micro) == NOWHERE
     return BrokenNumbers(
         num_rows=count,

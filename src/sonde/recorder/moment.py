@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Host: TypeAlias = tuple[
     tuple[int, tuple[int, ...], float | None], tuple[str, bytes, int, int, float]
@@ -62,6 +62,19 @@ def back_at(moment: Moment, device_type: str) -> Iterator[None]:
     dtype, caches = moment.autocast or (None, None)
     with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None, cache_enabled=caches):
         yield
+
+
+@contextmanager
+def in_float32(model: nn.Module, device_type: str) -> Iterator[None]:
+    """Switch autocast off in the forward passes of the model within the block, whatever the script
+    has switched on.
+    """
+    forward = model.forward
+    model.forward = torch.autocast(device_type, enabled=False)(forward)
+    try:
+        yield
+    finally:
+        model.forward = forward
 
 
 def set_generators(moment: Moment, device_type: str) -> None:

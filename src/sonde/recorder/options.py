@@ -44,6 +44,10 @@ class RecorderOptions:
     It says what a row is where the tensors do not, such as pairs that stand in two halves of a
     batch. It is called at a scene and in a replay, if the loss does not show its rows.
     """
+    checks: bool = True
+    """Look at the first updates for the most common mistakes, and tell what is wrong in one line
+    each: mode, gradients that are left over, parameters that no optimizer holds, rates, rows.
+    """
     log_every: Count = 10
     """Write a log record every this many steps; 0 disables it. Every step is recorded in any
     case.

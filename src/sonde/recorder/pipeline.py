@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sonde.errors import TrainingStopped
 from sonde.recorder import losses as found_losses
+from sonde.recorder.checking.first_look import FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
 from sonde.recorder.intake import BatchIntake
@@ -68,6 +69,7 @@ class Pipeline(Observer):
         """Records digests of the state, and checks a resume."""
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
+        self.first_look = FirstLook(training, guard)
         self._wants_rows = training.options.spikes.sample_risk is not None
         self._scaler = ScalerWatch(training.named.values())
         self._update: Update | None = None
@@ -172,6 +174,7 @@ class Pipeline(Observer):
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         self._note_skips(update)
+        self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
         if self.has_rows is None:
@@ -239,6 +242,7 @@ class Pipeline(Observer):
     @guarded("gradients are not judged")
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Judge the update if its optimizer is about to move."""
+        self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
             self.gradients()
         elif self.training.is_moved_by(optimizer):

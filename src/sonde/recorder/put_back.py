@@ -80,7 +80,12 @@ def _take_gradients(
 
 def takes_from_iterators(step_function: Callable[..., Any]) -> bool:
     """Return whether a step function reaches an iterator: run again, it would use up data."""
-    return any(isinstance(value, Iterator) for value in _reached(step_function, 0, set()))
+    return any(isinstance(value, Iterator) for value in reached(step_function))
+
+
+def reached(step_function: Callable[..., Any]) -> Iterator[Any]:
+    """Yield what a step function can reach by name."""
+    yield from _reached(step_function, 0, set())
 
 
 def _reached(function: Any, depth: int, seen: set[int]) -> Iterator[Any]:

@@ -13,8 +13,10 @@ costs is in benchmarks/flight.py.
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,6 +25,8 @@ from torch import Tensor, nn
 
 from sonde import ranks
 from sonde.errors import SettingError, SondeError, TrainingStopped
+from sonde.forensics.checks.check_report import CheckReport
+from sonde.recorder.checking.session import CheckSession, check_here
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
@@ -33,6 +37,7 @@ from sonde.recorder.pipeline import Pipeline
 from sonde.recorder.samples import Rewound
 from sonde.recorder.takeover import give_up, take_over
 from sonde.recorder.training import Training
+from sonde.records.replay_order import is_check
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.saving import Stateful
@@ -77,6 +82,9 @@ class Recorder:
         if self._is_off:
             return
         options = options or RecorderOptions()
+        if is_check():  # its run is thrown away
+            options = replace(options, state_every=0)
+            on_event = "record"
         check_on_event(on_event, options)
         innermost = _innermost(optimizer)
         _check_arguments(model, innermost, named)
@@ -96,7 +104,12 @@ class Recorder:
         self._pipeline.begins_anew = self._begin_anew
         self._pipeline.before_batch = self._before_batch
         self._data: Rewound | None = None
-        self._has_told_opening = False
+        self._has_told_opening = is_check()
+        self._check: CheckSession | None = None
+        if is_check():
+            make_visible()
+            self.keeper.copies_batches = True
+            self._check = CheckSession(self.training, self._pipeline.first_look.steps)
         self.training.hooks.observer = self._pipeline
         self._pipeline.state_watch.listen(self._pipeline.num_applied)
         self.run.event(determinism.EVENT, **determinism.describe_determinism())
@@ -117,6 +130,9 @@ class Recorder:
         if self.run.is_replay:
             # Does what was requested, and ends the process.
             take_over(self.training, train_step, batch)
+        if self._check is not None:
+            # After the first updates it makes the check, and ends the process.
+            self._check.before_batch(train_step)
         self.training.step_function = train_step
         pipeline = self._pipeline
         try:
@@ -125,6 +141,8 @@ class Recorder:
             result = train_step(batch) if last is None else train_step(batch, last)
         except BaseException as error:
             pipeline.failed(error)
+            if self._check is not None:
+                self._check.failed(error, batch)
             raise
         pipeline.end_batch(result, last)
         if not self._has_told_opening and pipeline.num_updates:
@@ -132,6 +150,20 @@ class Recorder:
             tell_what_is_watched(self.training, self.keeper, has_rows=bool(pipeline.has_rows))
         self._go_back_if_called()
         return result
+
+    def check(
+        self, batches: Iterable[Any], train_step: Callable[..., Any] | None = None
+    ) -> CheckReport:
+        """Look for mistakes by experiment with the first of some batches, print what was found, and
+        return it. Afterwards training goes on as if nothing had happened, to the bit.
+
+        `train_step` is the step function; without it, the one that `step` was last called with.
+        """
+        if self._is_off:
+            return CheckReport(results=())
+        report = check_here(self.training, batches, train_step)
+        sys.stdout.write(report.text())
+        return report
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader, for `on_event="heal"`.
@@ -225,6 +257,8 @@ class Recorder:
         """Stop recording: remove the hooks and write everything. A second call does nothing."""
         if self._is_off or self._is_closed:
             return
+        if self._check is not None:
+            self._check.finish()  # a script with fewer updates ends here
         self._is_closed = True
         self._pipeline.state_watch.close(self._pipeline.num_applied())
         self.training.hooks.close()
@@ -268,18 +302,7 @@ class Recorder:
 
     def _before_batch(self) -> None:
         if self.run.is_replay:
-            give_up(
-                SettingError(
-                    "this loop cannot be replayed in a new process",
-                    cause=(
-                        "it does not hand its step function to the recorder: hooks alone follow it"
-                    ),
-                    hint=(
-                        "put all that happens to one batch into a function, and call"
-                        " recorder.step(function, batch)"
-                    ),
-                )
-            )
+            give_up(_without_step_function())
         self._go_back_if_called()
         if self._data is not None:
             self._data.begin_update()
@@ -320,6 +343,18 @@ class Recorder:
         """In a forked child, become a recorder that does nothing."""
         self._is_off = True
         self.training.hooks.observer = NOBODY
+
+
+def _without_step_function() -> SettingError:
+    """Return why a loop that is followed by hooks alone cannot be replayed."""
+    return SettingError(
+        "this loop cannot be replayed in a new process",
+        cause="it does not hand its step function to the recorder: hooks alone follow it",
+        hint=(
+            "put all that happens to one batch into a function, and call"
+            " recorder.step(function, batch)"
+        ),
+    )
 
 
 def _innermost(optimizer: Any) -> Any:

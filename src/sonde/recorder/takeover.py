@@ -41,7 +41,7 @@ from sonde.recorder.batch_file import KeptBatches, KeptUpdate
 from sonde.recorder.batch_tree import named_rows, rebuild, token_rows, without_rows
 from sonde.recorder.hooks import Observer, gradient_norm
 from sonde.recorder.losses import RowLosses, loss_in, mean_loss, returned_loss
-from sonde.recorder.moment import Moment, back_at
+from sonde.recorder.moment import Moment, back_at, in_float32
 from sonde.recorder.numbers import exchange, read_numbers
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, MicroBatch, Update, noted
@@ -302,7 +302,7 @@ class ScriptUpdater:
         with ExitStack() as stack:
             stack.enter_context(parts.hooks.observed_by(replayed))
             if change.precision == "float32":
-                stack.enter_context(parts.without_autocast())
+                stack.enter_context(in_float32(self.model, parts.device_type))
             if watch is not None and not self._is_compiled and not parts.is_sharded:
                 stack.enter_context(watch.on(self.model))
             for fed, moment in self._own(kept, batches):

@@ -12,8 +12,8 @@ parallel). Collecting them changes nothing. In a replay, a training is the sourc
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -194,18 +194,6 @@ class Training:
             if isinstance(part, torch.amp.GradScaler):
                 return float(part.get_scale())
         return 1.0
-
-    @contextmanager
-    def without_autocast(self) -> Iterator[None]:
-        """Switch autocast off in the forward passes of the model within the block, whatever the
-        script has switched on.
-        """
-        forward = self.model.forward
-        self.model.forward = torch.autocast(self.device_type, enabled=False)(forward)
-        try:
-            yield
-        finally:
-            self.model.forward = forward
 
     def losses_of_parts(
         self, batch: Any, last: bool | None, moment: Moment, loss_from: str, whole: float

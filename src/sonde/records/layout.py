@@ -5,6 +5,8 @@
                                     docs/formats/manifest.md)
       lock.json                     the owner while the run is live        (lock.py,
                                     docs/formats/lock.md)
+      check.json                    what `sonde check` found               (forensics/checks,
+                                    docs/formats/check.md)
       records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind
                                     (docs/formats/records.md)
       index.sqlite                  rebuildable index over records/        (index.py,
@@ -82,6 +84,8 @@ class RunLayout:
 
     manifest = _Place("run.json")
     """Path of the manifest."""
+    check = _Place("check.json")
+    """Path of the result of `sonde check`."""
     lock = _Place("lock.json")
     """Path of the lock file."""
     index = _Place("index.sqlite")

@@ -30,6 +30,10 @@ from sonde.records.secrets import is_masked
 from sonde.records.values import decode, encode
 
 VARIABLE: Final = "SONDE_REPLAY"
+CHECK: Final = "check"
+"""The verb of an order to check a training: the script makes its first updates, in a run that is
+thrown away.
+"""
 _QUIET: Final = {
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",
@@ -102,9 +106,9 @@ class ReplayOrder:
     """What to do at the first step."""
 
     run: str
-    """The run directory."""
+    """The run directory; in a check, where the script records instead. `launch` names that one."""
     verb: str
-    """`replay` or `diagnose`."""
+    """`replay`, `diagnose` or `check`."""
     answer: str = ""
     """The file for the answer; `launch` names it."""
     step: int | None = None
@@ -118,6 +122,24 @@ class ReplayOrder:
 def is_replay() -> bool:
     """Return whether this process replays a step: then a script should not resume by itself."""
     return order_of_process() is not None
+
+
+def is_check() -> bool:
+    """Return whether `sonde check` started this process."""
+    order = order_of_process()
+    return order is not None and order.verb == CHECK
+
+
+def place_to_record(directory: Path) -> Path:
+    """Return where a script that names a directory records: in a check, elsewhere."""
+    order = order_of_process()
+    return Path(order.run) if order is not None and order.verb == CHECK else directory
+
+
+def replayed_run() -> Path | None:
+    """Return the run that this process replays; None if it trains, or is checked."""
+    order = order_of_process()
+    return None if order is None or order.verb == CHECK else Path(order.run)
 
 
 def order_of_process() -> ReplayOrder | None:
@@ -185,11 +207,31 @@ def _without_answer(code: int, command: Sequence[str]) -> RunError:
     )
 
 
+def _unchecked(code: int, command: Sequence[str]) -> RunError:
+    """Return the error of a script that ended before it could be checked."""
+    if code == 0:
+        return RunError(
+            "the script ended without a recorded step, so there was nothing to check",
+            cause="it makes no Recorder, or its loop is already over",
+            hint=(
+                'add two lines: recorder = sonde.Recorder("runs/x", model, optimizer) before the'
+                " loop, and recorder.step(train_step, batch) in it (docs/any-loop.md)"
+            ),
+        )
+    return RunError(
+        f"the script ended with exit code {code} before it could be checked",
+        cause=f"it was run as {shlex.join(command)}"[:4000],
+        hint="what it printed is above",
+    )
+
+
 def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -> Mapping[str, Any]:
     """Run a script for a replay and return its answer. The script's output goes to stderr."""
     with tempfile.TemporaryDirectory(prefix="sonde-replay-") as folder:
         path = Path(folder, "order.json")
         answer = Path(folder, "answer.json")
+        if order.verb == CHECK:
+            order = replace(order, run=str(Path(folder, "run")))
         write_file(path, encode(asdict(replace(order, answer=str(answer)))))
         environment = {**os.environ, **_QUIET, VARIABLE: str(path)}
         try:
@@ -203,7 +245,8 @@ def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -
         except (OSError, ValueError) as error:
             raise SettingError(f"cannot run {shlex.join(command)}", cause=str(error)) from None
         if not answer.exists():
-            raise _without_answer(done.returncode, command)
+            without = _unchecked if order.verb == CHECK else _without_answer
+            raise without(done.returncode, command)
         found: Any = decode(read_small(answer, max_bytes=1 << 30))
     if "error" in found:
         message, cause, hint = found["error"]

@@ -1,0 +1,58 @@
+"""The checks of `sonde check`: one question each, judged by what an experiment measured.
+
+    measured (recorder/checking)  ->  judge (here)  ->  fine, wrong, does not apply, cannot tell
+
+One file for each check, or for a few that share an experiment. `CHECKS` lists them in the order in
+which they are shown; table.py shows them. Nothing here needs torch.
+"""
+
+from typing import Final
+
+from sonde.forensics.checks import (
+    accumulation,
+    connection,
+    counted_positions,
+    data_order,
+    determinism,
+    end_of_text,
+    influence,
+    label_shift,
+    loss_inputs,
+    one_batch,
+    precision,
+    start_loss,
+    step_habits,
+)
+from sonde.forensics.checks.check_rule import Check
+
+CHECKS: Final[tuple[Check, ...]] = (
+    start_loss.CHECK,
+    loss_inputs.CHECK,
+    counted_positions.COUNTED,
+    counted_positions.PADDING,
+    end_of_text.CHECK,
+    label_shift.CHECK,
+    influence.CAUSALITY,
+    influence.PADDING,
+    influence.ROWS,
+    influence.DOCUMENTS,
+    connection.REACH,
+    connection.MEMBERS,
+    connection.MOVE,
+    connection.TIED,
+    connection.UNREGISTERED,
+    step_habits.LEFT_OVER,
+    step_habits.MODE,
+    step_habits.DROPOUT,
+    step_habits.RATES,
+    accumulation.CHECK,
+    one_batch.CHECK,
+    precision.PRECISION,
+    precision.LOST,
+    precision.CLIPPED,
+    determinism.CHECK,
+    data_order.REPEATED,
+    data_order.LABELS,
+    data_order.RANKS,
+)
+"""Every check."""

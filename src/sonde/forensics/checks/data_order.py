@@ -1,0 +1,168 @@
+"""What the first batches hold: rows again and again, one class at a time, or the rows of another
+rank.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sonde.forensics.checks.check_rule import (
+    Check,
+    Outcome,
+    cannot_tell,
+    does_not_apply,
+    fine,
+    percent,
+    wrong,
+)
+
+_MANY_TWICE: Final = 0.1
+_LONG: Final = 8
+"""Rows shorter than this may be equal by chance."""
+_MIN_ROWS: Final = 16
+_MIN_CLASSES: Final = 5
+_MIN_ALIKE: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepeatedRows:
+    """What was measured over the first batches."""
+
+    num_batches: int
+    num_rows: int
+    row_length: int = 0
+    """How many numbers a row has."""
+    num_same_batches: int = 0
+    """How many batches have exactly the rows of the batch before."""
+    is_same_memory: bool = False
+    """Whether those are the very same tensors, as in training on all data at once."""
+    num_twice_in_batch: int = 0
+    """How many rows are in their batch a second time."""
+
+
+def judge_repeated(measured: RepeatedRows) -> Outcome:
+    """Judge whether rows come again."""
+    if measured.num_batches < 2 or not measured.num_rows:
+        return cannot_tell("There were fewer than two batches to compare.")
+    if measured.num_same_batches == measured.num_batches - 1:
+        if measured.is_same_memory:
+            return cannot_tell(
+                "Every step gets the same tensors. That is right if they are all of the data."
+            )
+        if measured.row_length < _LONG:
+            return cannot_tell("Every batch has the same rows, but they are very short.")
+        return wrong(
+            f"All of the first {measured.num_batches} batches hold the same"
+            f" {measured.num_rows // measured.num_batches} rows."
+        )
+    share = measured.num_twice_in_batch / measured.num_rows
+    if share >= _MANY_TWICE and measured.row_length >= _LONG:
+        return wrong(
+            f"{percent(share)} of the rows in the first {measured.num_batches} batches are in their"
+            " batch twice."
+        )
+    return fine(f"{measured.num_rows} rows in {measured.num_batches} batches.")
+
+
+REPEATED: Final = Check(
+    name="repeated_rows",
+    title="rows that repeat",
+    question="Do the first batches hold different rows?",
+    meaning="The training sees a small part of the data again and again.",
+    advice="Make the iterator once, not in every step; look for duplicates in the data and at how"
+    " the sampler is seeded in each worker.",
+    applies_to="every training",
+    judge=judge_repeated,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelOrder:
+    """What was measured over the first batches of a classification."""
+
+    is_classification: bool
+    """Whether each row has one class as its target."""
+    num_classes: int = 0
+    """How many classes the model tells apart."""
+    classes_of_batches: tuple[int, ...] = ()
+    """How many different classes each batch has."""
+    num_rows: int = 0
+    num_seen: int = 0
+    """How many different classes there are in all of these batches."""
+    is_sorted: bool = False
+    """Whether the classes never fall, or never rise, from row to row over all batches."""
+
+
+def judge_labels(measured: LabelOrder) -> Outcome:
+    """Judge whether classes are mixed."""
+    if not measured.is_classification:
+        return does_not_apply("The targets are not one class for each row.")
+    if measured.num_rows < _MIN_ROWS or len(measured.classes_of_batches) < 2:
+        return cannot_tell("There were too few rows.")
+    if measured.num_seen == 1:
+        if measured.num_classes >= _MIN_CLASSES and measured.num_rows >= _MIN_ALIKE:
+            return wrong(
+                f"All of the first {measured.num_rows} rows have one class, of"
+                f" {measured.num_classes}: the data seem to be sorted by class."
+            )
+        return cannot_tell(f"All of the first {measured.num_rows} rows have the same class.")
+    if measured.is_sorted:
+        return wrong(
+            f"The classes of the first {measured.num_rows} rows are in order: the data are sorted"
+            " by class and not shuffled."
+        )
+    if max(measured.classes_of_batches) == 1:
+        return wrong("Each of the first batches holds only one class, and not always the same.")
+    return fine(f"{measured.num_seen} classes are mixed over {measured.num_rows} rows.")
+
+
+LABELS: Final = Check(
+    name="label_order",
+    title="order of the classes",
+    question="Are the classes mixed?",
+    meaning="Each update unlearns the class before.",
+    advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in.",
+    applies_to="classification",
+    judge=judge_labels,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRows:
+    """What was measured over the first batches of all ranks."""
+
+    num_ranks: int
+    num_rows: int = 0
+    """The rows of rank 0."""
+    num_shared: int = 0
+    """How many of them another rank had in the same update."""
+    shares_work: bool = True
+    """Whether ranks are meant to have rows of their own, as they are not under tensor
+    parallelism.
+    """
+
+
+def judge_ranks(measured: RankRows) -> Outcome:
+    """Judge whether ranks read different rows."""
+    if measured.num_ranks < 2:
+        return does_not_apply("There is one rank.")
+    if not measured.shares_work:
+        return does_not_apply("The weights are sharded, and ranks may be meant to share rows.")
+    if not measured.num_rows:
+        return cannot_tell("The rows could not be told apart.")
+    share = measured.num_shared / measured.num_rows
+    if share >= _MANY_TWICE:
+        return wrong(
+            f"{percent(share)} of the rows of rank 0 are read by another rank in the same update."
+        )
+    return fine(f"{measured.num_ranks} ranks read different rows.")
+
+
+RANKS: Final = Check(
+    name="rank_rows",
+    title="rows of the ranks",
+    question="Do ranks read different rows?",
+    meaning="Several machines do the work of one.",
+    advice="Use a DistributedSampler, or give each rank its own seed or part of the data.",
+    applies_to="several ranks",
+    judge=judge_ranks,
+)

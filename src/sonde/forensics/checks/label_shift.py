@@ -1,0 +1,98 @@
+"""Which token is the target at a position: the next one, or another?"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sonde.forensics.checks.check_rule import (
+    Check,
+    Outcome,
+    cannot_tell,
+    does_not_apply,
+    fine,
+    percent,
+    wrong,
+)
+
+ALIKE: Final = 0.95
+"""From this share on, targets are the inputs of another position."""
+_UNLIKE: Final = 0.6
+"""Below this share, the next token is clearly not the target."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelShift:
+    """What was measured on the first batch."""
+
+    has_tokens: bool
+    """Whether the model looks up tokens, and the loss has one target for each of them."""
+    shares: tuple[tuple[int, float], ...] = ()
+    """For each shift: the share of targets at t that are the input at t + shift."""
+    is_causal: bool | None = None
+    """Whether later tokens leave the scores of earlier positions alone; None if that is unknown."""
+    offset: int = 0
+    """By how many positions the scores begin after the first token: a script may cut them off."""
+
+
+def shift_of(shares: tuple[tuple[int, float], ...]) -> int | None:
+    """Return by how much targets are shifted against the inputs; None if they are not inputs."""
+    by_shift = dict(shares)
+    if by_shift.get(1, 0.0) >= ALIKE:
+        return 1
+    likely = [(share, -abs(shift), shift) for shift, share in shares if share >= ALIKE]
+    return max(likely)[2] if likely else None
+
+
+def judge(measured: LabelShift) -> Outcome:
+    """Judge the shift."""
+    if not measured.has_tokens:
+        return does_not_apply("The loss has no target for each token that the model looks up.")
+    found = shift_of(measured.shares)
+    by_shift = dict(measured.shares)
+    if found is None:
+        return does_not_apply("The targets are not the inputs of another position.")
+    share = percent(by_shift[found])
+    shift = found if found == 1 else found - measured.offset
+    if shift == 1:
+        return fine(f"{share} of the targets are the next token of the input.")
+    if by_shift.get(1, 0.0) >= _UNLIKE:
+        return cannot_tell("The rows repeat themselves, so several shifts fit.")
+    if shift == 0:
+        return _judge_unshifted(measured, share)
+    if measured.is_causal is not True:
+        return cannot_tell(f"{share} of the targets are the input {_places(shift)}.")
+    return wrong(
+        f"{share} of the targets are the input {_places(shift)}, and"
+        f" {percent(by_shift.get(1, 0.0))} are the next token."
+    )
+
+
+def _judge_unshifted(measured: LabelShift, share: str) -> Outcome:
+    if measured.is_causal:
+        return wrong(
+            f"{share} of the targets are the input at the same position: the model is asked for"
+            " the token that it has just been given."
+        )
+    return cannot_tell(
+        f"{share} of the targets are the input at the same position. That is right for an"
+        " autoencoder and wrong for a language model."
+    )
+
+
+def _places(shift: int) -> str:
+    places = "place" if abs(shift) == 1 else "places"
+    return f"{abs(shift)} {places} {'further on' if shift > 0 else 'back'}"
+
+
+CHECK: Final = Check(
+    name="label_shift",
+    title="shift of the labels",
+    question="Is the target at each position the next token?",
+    meaning="Not shifted, the loss falls to 0 and nothing is learned; shifted twice, the model"
+    " learns to skip a token.",
+    advice=(
+        "Shift once: either the batch has labels one place further on, or the model shifts them"
+        " (Hugging Face models do), never both and never neither."
+    ),
+    applies_to="models that look up tokens with F.embedding, and losses of F.cross_entropy",
+    judge=judge,
+)

@@ -1,0 +1,274 @@
+"""Runs every experiment of a check on the first batches, each on its own: one that fails becomes
+"cannot tell", and one for which there is no time says so.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from torch import Tensor
+
+from sonde import ranks
+from sonde.forensics.checks import CHECKS
+from sonde.forensics.checks.check_report import CheckReport, RowPicture
+from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
+from sonde.forensics.checks.data_order import LabelOrder, RankRows
+from sonde.forensics.checks.influence import Influence
+from sonde.recorder.checking import influence, running, targets
+from sonde.recorder.checking.bench import Bench, Feed
+from sonde.recorder.checking.first_steps import FirstSteps
+from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.influence import Base
+from sonde.recorder.put_back import takes_from_iterators
+
+_T = TypeVar("_T")
+
+_NUM_SHOWN: Final = 40
+"""How many positions of a row are kept for the picture."""
+_NO_TIME: Final = "There was no time left for it."
+_MIXED: Final = "Later tokens or other rows move predictions too: mend that first."
+_DRAWS: Final = (
+    "The step function draws its data from an iterator, so it cannot be run again: give it the"
+    " batch as its argument."
+)
+
+_logger = logging.getLogger("sonde")
+
+
+class Checker:
+    """Makes one check."""
+
+    def __init__(self, bench: Bench, first: FirstSteps) -> None:
+        """`first` is what the first updates showed."""
+        self._bench = bench
+        self._first = first
+        self._measured: dict[str, object] = {}
+
+    def watch_updates(self, weights_before: Mapping[Tensor, Tensor]) -> None:
+        """Measure what the updates did that were just made: the weights are those after them,
+        `weights_before` those before.
+        """
+        first = self._first
+        before = dict(weights_before)
+        self._try("weights_move", lambda: running.weights_move(first, before))
+        self._try("lost_updates", lambda: running.lost_updates(first, before))
+        self._try("left_over_gradients", first.left_over)
+        self._try("train_mode", first.mode)
+        self._try("learning_rate", first.rates)
+        self._try("optimizer_members", first.members)
+        self._try("repeated_rows", first.repeated)
+        self._try("rank_rows", self._rank_rows)
+        named = self._bench.training.named
+        self._try("clipped_scaled", lambda: running.clipped_scaled(first, named))
+
+    def run(self) -> CheckReport:
+        """Make the experiments, with the weights from before the first update."""
+        started = time.monotonic()
+        bench = self._bench
+        rows: tuple[RowPicture, ...] = ()
+        self._try("tied_weights", lambda: running.tied_weights(bench))
+        self._try("unregistered", lambda: running.unregistered(bench, self._first))
+        function = bench.training.step_function
+        draws = function is not None and takes_from_iterators(function)
+        if not ranks.any_rank(draws) and bench.updates:
+            try:
+                rows = self._experiment()
+            except Exception as error:  # noqa: BLE001  the user's step may raise anything
+                self._fill(cannot_tell(f"The step could not be run again: {_told(error)}"))
+        self._fill(cannot_tell(_DRAWS if draws else "It was not measured."))
+        results = [result_of(check, self._measured[check.name]) for check in CHECKS]
+        return CheckReport(
+            results=tuple(results),
+            rows=rows,
+            num_updates=self._first.num_updates,
+            seconds=time.monotonic() - started,
+        )
+
+    def _experiment(self) -> tuple[RowPicture, ...]:
+        bench = self._bench
+        _say("running the first batch twice")
+        one, two = running.base_look(bench)
+        pair = targets.aligned(one)
+        base = Base(bench.first, one, pair, is_repeatable=running.is_same(one, two))
+        self._try("determinism", lambda: running.determinism(bench, one, two))
+        _say("looking at what the loss is given")
+        feeds = [update[0] for update in bench.updates]
+        looks = [one, *(bench.forward(feed) for feed in feeds[1:])]
+        self._look_at_targets(feeds, looks)
+        _say("changing later tokens, padding, other rows, other documents")
+        self._influence(base)
+        _say("trying other random numbers, float32, and one batch by heart")
+        is_training = self._first.mode().is_training
+        self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
+        self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
+        self._try("accumulation", lambda: running.accumulation(bench))
+        self._try("precision", lambda: running.precision(bench))
+        self._try("one_batch", lambda: running.one_batch(bench, self._first))
+        return () if pair is None else pictures(pair, bench.training.decode)
+
+    def _look_at_targets(self, feeds: Sequence[Feed], looks: Sequence[Look]) -> None:
+        pairs = []
+        paired = []
+        for feed, look in zip(feeds, looks, strict=True):
+            pair = targets.aligned(look)
+            if pair is not None:
+                pairs.append(pair)
+                paired.append(feed)
+        rows_of = [feed.num_rows for feed in feeds]
+        decode = self._bench.training.decode
+        self._try("start_loss", lambda: targets.start_loss(looks))
+        self._try("loss_inputs", lambda: targets.loss_inputs(looks[0]))
+        self._try("counted_positions", lambda: targets.counted_positions(looks, rows_of))
+        self._try("padding_in_loss", lambda: targets.padding_in_loss(paired, pairs))
+        self._try("end_of_text", lambda: targets.end_of_text(decode, paired, pairs))
+        self._try("label_order", lambda: label_order(looks, rows_of))
+
+    def _influence(self, base: Base) -> None:
+        bench = self._bench
+        ahead = self._attempt(lambda: influence.look_ahead(bench, base))
+        if isinstance(ahead, Outcome):
+            self._measured["label_shift"] = ahead
+            self._measured["causality"] = ahead
+        else:
+            self._measured["label_shift"] = ahead.shift
+            self._measured["causality"] = ahead.causality
+        is_next = base.pair is not None and base.pair.next_share > 0.9
+        self._try("rows_apart", lambda: influence.rows(bench, base, is_next_token=is_next))
+        self._try("padding_apart", lambda: self._padding(base))
+        named = named_tensors(base.feed.batch())
+        self._try("documents_apart", lambda: influence.documents(bench, base, named))
+
+    def _padding(self, base: Base) -> Influence:
+        unknown = ""
+        for name in ("causality", "rows_apart"):
+            before = self._measured[name]
+            has_moved = isinstance(before, Influence) and before.num_moved > 0
+            if ranks.any_rank(has_moved):
+                unknown = _MIXED
+        if ranks.any_rank(base.pair is None):
+            return influence.row_padding(self._bench, base, unknown)
+        return influence.padding(self._bench, base, unknown)
+
+    def _rank_rows(self) -> RankRows:
+        own = self._first.rows_of_updates()
+        of_ranks = ranks.gather(own)
+        num_shared = 0
+        num_rows = 0
+        for number, rows in enumerate(of_ranks[0]):
+            elsewhere: set[int] = set()
+            for other in of_ranks[1:]:
+                elsewhere |= set(other[number]) if number < len(other) else set()
+            num_rows += len(rows)
+            num_shared += sum(row in elsewhere for row in rows)
+        return RankRows(
+            num_ranks=ranks.world_size(),
+            num_rows=num_rows,
+            num_shared=num_shared,
+            shares_work=not self._bench.training.is_sharded,
+        )
+
+    def _try(self, name: str, measure: Callable[[], object]) -> None:
+        """Measure for one check."""
+        self._measured[name] = self._attempt(measure)
+
+    def _attempt(self, measure: Callable[[], _T]) -> _T | Outcome:
+        if not self._bench.has_time():
+            return cannot_tell(_NO_TIME)
+        try:
+            return measure()
+        except Exception as error:  # an experiment runs the user's code
+            _logger.debug("an experiment failed:", exc_info=error)
+            return cannot_tell(f"The experiment failed: {_told(error)}")
+
+    def _fill(self, outcome: Outcome) -> None:
+        for check in CHECKS:
+            self._measured.setdefault(check.name, outcome)
+
+
+def label_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
+    """Measure the classes of the first batches."""
+    found: list[list[int]] = []
+    num_classes = 0
+    for look, num_rows in zip(looks, rows_of, strict=True):
+        call = look.main_loss()
+        if call is None or call.target.dim() != 1 or call.target.numel() != num_rows:
+            return LabelOrder(is_classification=False)
+        labels = call.target.tolist()
+        if labels == list(range(len(labels))):  # each row is its own class: a contrastive loss
+            return LabelOrder(is_classification=False)
+        found.append(labels)
+        num_classes = call.scores.shape[-1]
+    together = [label for labels in found for label in labels]
+    rising = sorted(together)
+    return LabelOrder(
+        is_classification=True,
+        num_classes=num_classes,
+        classes_of_batches=tuple(len(set(labels)) for labels in found),
+        num_rows=len(together),
+        num_seen=len(set(together)),
+        is_sorted=together in (rising, rising[::-1]),
+    )
+
+
+def named_tensors(batch: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Return the tensors of a batch with their names; those without a name have a number."""
+    found: dict[str, Tensor] = {}
+    if isinstance(batch, Tensor):
+        found[prefix] = batch
+    elif isinstance(batch, Mapping):
+        for name, value in batch.items():
+            found |= named_tensors(value, f"{prefix}.{name}" if prefix else str(name))
+    elif isinstance(batch, tuple | list):
+        for number, value in enumerate(batch):
+            found |= named_tensors(value, f"{prefix}.{number}" if prefix else str(number))
+    return found
+
+
+def pictures(
+    pair: targets.Aligned, decode: Callable[[list[int]], str] | None
+) -> tuple[RowPicture, ...]:
+    """Return the first two rows with their targets, from a little before the first that counts."""
+    found = []
+    for row in range(min(2, len(pair.ids))):
+        counted = pair.counts[row].nonzero().flatten()
+        begin = max(0, int(counted[0]) - 4) if len(counted) else 0
+        end = begin + _NUM_SHOWN
+        inputs = [_decoded(token, decode) for token in pair.ids[row, begin:end].tolist()]
+        asked = []
+        kept = pair.counts[row, begin:end].tolist()
+        for token, counts in zip(pair.target[row, begin:end].tolist(), kept, strict=True):
+            asked.append(_decoded(token, decode) if counts else "")
+        found.append(RowPicture(inputs=tuple(inputs), targets=tuple(asked)))
+    return tuple(found)
+
+
+def _decoded(token: int, decode: Callable[[list[int]], str] | None) -> str:
+    if decode is not None:
+        try:
+            text = str(decode([token]))
+        except Exception:  # noqa: BLE001  a user's decoder may raise anything
+            text = ""
+        if text:
+            return text
+    return str(token)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _say(what: str) -> None:
+    if ranks.rank() == 0:
+        _logger.info("sonde check: %s", what)
+
+
+def fits_in_memory(parameters: Sequence[Tensor]) -> bool:
+    """Return whether a copy of some tensors fits into the memory of the host."""
+    num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return True
+    return num_bytes * 2 < free

@@ -1,0 +1,310 @@
+"""What the first updates of a training show by themselves: the mode, gradients that are left over,
+parameters that no optimizer holds, rates, and rows that come again.
+
+Every recorded training is looked at like this over its first updates, and again when its mode or
+its parameter groups change; after that the cost is two comparisons an update. `sonde check` looks
+more closely: it also keeps the batches, and which weights had gradients. Nothing is changed: a hook
+on one parameter reads whether its gradient was cleared.
+"""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sonde.forensics.checks import connection, counted_positions, data_order, step_habits
+from sonde.forensics.checks.check_rule import Check, result_of
+from sonde.recorder.batch_tree import sample_names
+from sonde.recorder.checking.bench import Feed, feed_of
+from sonde.recorder.guard import Guard
+from sonde.recorder.hooks import gradient_norm
+from sonde.recorder.training import Training
+from sonde.recorder.update import MicroBatch, Update
+
+NUM_UPDATES: Final = 8
+"""How many updates are looked at."""
+_MAX_FEEDS: Final = 64
+_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+class FirstSteps:
+    """Collects what the first updates show."""
+
+    def __init__(self, training: Training, *, is_thorough: bool = False) -> None:
+        """`is_thorough`: also keep batches and look at every gradient, for `sonde check`."""
+        self._training = training
+        self.is_thorough = is_thorough
+        self.num_updates = 0
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        """Every optimizer that moved."""
+        self.with_gradient: set[Tensor] = set()
+        """Parameters that had a gradient when an optimizer moved."""
+        self.pushed: dict[Tensor, Tensor | None] = {}
+        """Parameters with a gradient other than 0 at a rate other than 0; for those in half
+        precision also where.
+        """
+        self.updates: list[list[Feed]] = []
+        """The micro-batches, if they are kept."""
+        self.norms: list[tuple[Any, Any, float]] = []
+        """With a gradient scaler: the norm that was clipped, that of the update, and the scale."""
+        self._has_gradient_values = False
+        self._rates: list[float] = []
+        self._modes: list[step_habits.TrainMode] = []
+        self._mode_now = self._mode()
+        self._hooked: Tensor | None = None
+        self._handle: Any = None
+        self._is_cleared = True
+        self._num_left = 0
+        self._num_left_looked = 0
+        self._batches: list[tuple[list[int], int, int]] = []
+        self._counts: list[tuple[int, int, int]] = []
+        self._num_feeds = 0
+        self._shape: tuple[bool, int] = (True, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the first updates have been looked at."""
+        return self.num_updates >= NUM_UPDATES
+
+    def before_step(self, optimizer: torch.optim.Optimizer, norm: Any = None) -> None:
+        """Look at the gradients before an optimizer moves. `norm` is the one that was clipped."""
+        self.optimizers[id(optimizer)] = optimizer
+        self._mode_now = self._mode()
+        for parameter in self._training.model.parameters():
+            if parameter.grad is not None:
+                self.with_gradient.add(parameter)
+        held = _held_by(optimizer)
+        if self._hooked is not None and self._hooked in held:
+            self._num_left_looked += 1
+            self._num_left += not self._is_cleared
+        elif self._hooked is None and optimizer is self._training.optimizer:
+            self._hook(held)
+        if self.is_thorough:
+            self._look_closely(optimizer, norm)
+
+    def end_update(self, update: Update) -> None:
+        """Take in an update that is over."""
+        self.num_updates += 1
+        self._is_cleared = self._hooked is None  # the next update is to clear its gradients
+        rates = [rate for rate in update.rates if rate == rate]
+        self._rates.append(max(rates, key=abs) if rates else float("nan"))
+        self._modes.append(self._mode_now)
+        for micro in update.micro:
+            self._note_batch(micro)
+        if self.is_thorough:
+            self._num_feeds += len(update.micro)
+            if self._num_feeds <= _MAX_FEEDS and update.micro:
+                self.updates.append([feed_of(micro) for micro in update.micro])
+        if self.is_over:
+            self.close()
+
+    def close(self) -> None:
+        """Remove the hook."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def has_changed(self) -> bool:
+        """Return whether the mode or the parameter groups changed since the last update."""
+        optimizer = self._training.optimizer
+        shape = (self._training.model.training, len(optimizer.param_groups))
+        if shape == self._shape:
+            return False
+        is_first = self._shape[1] == 0
+        self._shape = shape
+        return not is_first
+
+    # What was measured, for the judges.
+
+    def left_over(self) -> step_habits.LeftOver:
+        """Return how often gradients were left over."""
+        return step_habits.LeftOver(num_updates=self._num_left_looked, num_left=self._num_left)
+
+    def mode(self) -> step_habits.TrainMode:
+        """Return the mode: the first that was not for training."""
+        for mode in self._modes:
+            if not mode.is_training:
+                return mode
+        return self._modes[0] if self._modes else self._mode()
+
+    def mode_now(self) -> step_habits.TrainMode:
+        """Return the mode of this moment."""
+        return self._mode()
+
+    def rates(self) -> step_habits.Rates:
+        """Return the rates of the updates."""
+        return step_habits.Rates(rates=tuple(self._rates))
+
+    def members(self) -> connection.OptimizerMembers:
+        """Return what the optimizers hold that moved, or that were named."""
+        held: set[Tensor] = set()
+        optimizers = [*self.optimizers.values(), self._training.optimizer]
+        named = self._training.named.values()
+        optimizers += [part for part in named if isinstance(part, torch.optim.Optimizer)]
+        for optimizer in optimizers:
+            held |= _held_by(optimizer)
+        num_parameters = 0
+        num_held = 0
+        missing = []
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            num_parameters += parameter.numel()
+            if parameter in held:
+                num_held += parameter.numel()
+            elif parameter in self.with_gradient:
+                missing.append(name)
+        return connection.OptimizerMembers(
+            num_parameters=num_parameters,
+            num_held=num_held,
+            with_gradient_not_held=tuple(missing),
+        )
+
+    def repeated(self) -> data_order.RepeatedRows:
+        """Return how rows of the first batches repeat."""
+        num_same = 0
+        num_twice = 0
+        num_rows = 0
+        pointers = set()
+        before: list[int] | None = None
+        for names, pointer, _ in self._batches:
+            num_rows += len(names)
+            num_twice += len(names) - len(set(names))
+            num_same += int(before is not None and sorted(names) == sorted(before))
+            pointers.add(pointer)
+            before = names
+        return data_order.RepeatedRows(
+            num_batches=len(self._batches),
+            num_rows=num_rows,
+            row_length=max((size for _, _, size in self._batches), default=0),
+            num_same_batches=num_same,
+            is_same_memory=len(pointers) == 1,
+            num_twice_in_batch=num_twice,
+        )
+
+    def counted(self) -> counted_positions.CountedPositions:
+        """Return the positions that count, as far as the losses of rows were seen."""
+        return counted_positions.CountedPositions(
+            num_rows=sum(rows for rows, _, _ in self._counts),
+            num_positions=sum(counted for _, counted, _ in self._counts),
+            num_counted=sum(counted for _, counted, _ in self._counts),
+            num_rows_without=sum(without for _, _, without in self._counts),
+            num_batches=len(self._counts),
+            num_batches_without=sum(not counted for _, counted, _ in self._counts),
+        )
+
+    def rows_of_updates(self) -> list[list[int]]:
+        """Return the names of the rows of each batch."""
+        return [names for names, _, _ in self._batches]
+
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
+        """Return the parameters of the model with the names that its author gave them."""
+        found: list[tuple[str, Tensor]] = []
+        for name, parameter in self._training.model.named_parameters():
+            found.append((name.replace("_orig_mod.", "").removeprefix("module."), parameter))
+        return found
+
+    @property
+    def has_gradient_values(self) -> bool:
+        """Whether any gradient was not 0."""
+        return self._has_gradient_values
+
+    # Inside.
+
+    def _hook(self, held: set[Tensor]) -> None:
+        """Follow the smallest parameter that gets a gradient."""
+        trained = [parameter for parameter in held if parameter.grad is not None]
+        trained = [parameter for parameter in trained if parameter.layout is torch.strided]
+        if not trained or self._training.is_sharded:
+            return
+        followed = min(trained, key=lambda parameter: parameter.numel())
+
+        def look(gradient: Tensor) -> None:
+            del gradient
+            if not self._is_cleared:
+                before = followed.grad
+                self._is_cleared = before is None or not bool((before != 0).any())
+
+        self._hooked = followed
+        self._handle = followed.register_hook(look)
+
+    def _look_closely(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None or gradient.layout is not torch.strided:
+                    continue
+                where = gradient != 0
+                if not bool(where.any()):
+                    continue
+                self._has_gradient_values = True
+                if group.get("lr", 1.0) == 0:
+                    continue
+                if parameter.dtype in (torch.bfloat16, torch.float16):
+                    before = self.pushed.get(parameter)
+                    self.pushed[parameter] = where if before is None else where | before
+                else:
+                    self.pushed[parameter] = None
+        for part in self._training.named.values():
+            if isinstance(part, torch.amp.GradScaler) and norm is not None:
+                self.norms.append((norm, gradient_norm(optimizer), part.get_scale()))
+
+    def _mode(self) -> step_habits.TrainMode:
+        model = self._training.model
+        num_dropouts = 0
+        num_norms = 0
+        for module in model.modules():
+            if module.training:
+                continue
+            if isinstance(module, _DROPOUTS) and module.p > 0:
+                num_dropouts += 1
+            elif isinstance(module, _NORMS) and _is_trained(module):
+                num_norms += 1
+        return step_habits.TrainMode(
+            is_training=model.training, num_dropouts=num_dropouts, num_norms=num_norms
+        )
+
+    def _note_batch(self, micro: MicroBatch) -> None:
+        names = [number for _, number in sample_names(micro.batch)]
+        sized = [tensor for tensor in micro.tensors if tensor.dim()]
+        pointer = sized[0].data_ptr() if sized else 0
+        length = max((tensor.numel() // max(len(tensor), 1) for tensor in sized), default=0)
+        self._batches.append((names, pointer, length))
+        if micro.rows is not None:
+            counts = torch.as_tensor(micro.rows.counts)
+            self._counts.append((len(counts), int(counts.sum()), int((counts == 0).sum())))
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> set[Tensor]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def tell_what_is_wrong(first: FirstSteps, guard: Guard) -> None:
+    """Tell in one line each what the first updates show to be wrong."""
+    measured: list[tuple[Check, object]] = [
+        (step_habits.MODE, first.mode()),
+        (step_habits.LEFT_OVER, first.left_over()),
+        (connection.MEMBERS, first.members()),
+        (step_habits.RATES, first.rates()),
+        (counted_positions.COUNTED, first.counted()),
+        (data_order.REPEATED, first.repeated()),
+    ]
+    for check, numbers in measured:
+        _tell(check, numbers, guard)
+
+
+def tell_what_changed(first: FirstSteps, guard: Guard) -> None:
+    """Tell if the mode, or what the optimizer holds, is wrong since a change."""
+    _tell(step_habits.MODE, first.mode_now(), guard)
+    _tell(connection.MEMBERS, first.members(), guard)
+
+
+def _tell(check: Check, numbers: object, guard: Guard) -> None:
+    result = result_of(check, numbers)
+    if result.status == "wrong":
+        guard.tell(f"check {check.name}", f"sonde: {result.text} {result.advice}")

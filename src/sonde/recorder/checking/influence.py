@@ -1,0 +1,474 @@
+"""Measures what influences a prediction: something is changed, the same forward pass is run again
+with the same random numbers, and scores that may not move are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sonde import ranks
+from sonde.forensics.checks.influence import Influence
+from sonde.forensics.checks.label_shift import LabelShift, shift_of
+from sonde.recorder.checking.bench import Bench, Feed
+from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.targets import Aligned, padding_of
+
+_QUANTILES: Final = (0.34, 0.67)
+"""After which of the positions that count tokens are changed."""
+_MAX_OFFSET: Final = 3
+_NOT_NEXT: Final = "The targets are not the next tokens."
+_NO_TOKENS: Final = "The model looks up no tokens that the loss has targets for."
+_DIFFERS: Final = "The same step gives another result each time."
+
+
+class Base(NamedTuple):
+    """The first batch as it is, run once with all modules watched."""
+
+    feed: Feed
+    look: Look
+    pair: Aligned | None
+    is_repeatable: bool
+    """Whether running it again gave the same to the bit."""
+
+
+class Moved(NamedTuple):
+    """What a change of tokens did."""
+
+    positions: Tensor
+    """Rows by positions: whether the scores there moved."""
+    largest: Tensor
+    """Rows by positions: by how much, as a share of the largest score."""
+    look: Look
+
+
+def changed_tokens(base: Base, places: Tensor) -> dict[int, Tensor]:
+    """Return other tokens at some places, for every lookup of the same tokens."""
+    pair = base.pair
+    assert pair is not None
+    ids = pair.ids
+    size = max(2, min(pair.num_embeddings, int(ids.max()) + 1))
+    other = torch.where(places, (ids + 1 + size // 3) % size, ids)
+    found = {}
+    for number, lookup in enumerate(base.look.lookups):
+        given = lookup.ids
+        shaped = other.t() if pair.is_time_first else other
+        if given.numel() == ids.numel() and torch.equal(
+            given.reshape(-1), (ids.t() if pair.is_time_first else ids).reshape(-1)
+        ):
+            found[number] = shaped.reshape(given.shape).contiguous()
+    return found
+
+
+def move_tokens(bench: Bench, base: Base, places: Tensor) -> Moved | None:
+    """Change tokens at some places, and compare the scores; None if they cannot be compared."""
+    pair = base.pair
+    assert pair is not None
+    look = bench.forward(base.feed, changed=changed_tokens(base, places), watch_modules=True)
+    other = aligned_like(look, pair)
+    if other is None:
+        return None
+    scale = pair.scores.float().abs().max().clamp_min(1e-30)
+    difference = (other.scores.float() - pair.scores.float()).abs()
+    difference = torch.nan_to_num(difference, nan=0.0)
+    positions = (other.scores != pair.scores).any(-1)
+    both_nan = other.scores.isnan() & pair.scores.isnan()
+    positions &= ~both_nan.all(-1)
+    return Moved(positions, difference.amax(-1) / scale, look)
+
+
+def aligned_like(look: Look, pair: Aligned) -> Aligned | None:
+    """Return the scores of the same loss in another look."""
+    for call in look.losses:
+        if call.counts is None or call.target.numel() != pair.target.numel():
+            continue
+        scores = call.scores.movedim(1, -1) if call.scores.dim() > 2 else call.scores
+        shape = pair.scores.shape
+        if pair.is_time_first:
+            scores = scores.reshape(shape[1], shape[0], -1).transpose(0, 1)
+        else:
+            scores = scores.reshape(shape[0], shape[1], -1)
+        return pair._replace(scores=scores)
+    return None
+
+
+class Ahead(NamedTuple):
+    """How far scores look ahead."""
+
+    shift: LabelShift
+    causality: Influence
+
+
+def look_ahead(bench: Bench, base: Base) -> Ahead:
+    """Change the tokens after two places in turn, and see which scores move."""
+    pair = base.pair
+    shift = None if pair is None else shift_of(pair.shares)
+    possible = shift is not None and base.is_repeatable
+    if ranks.any_rank(not possible) or pair is None or shift is None:
+        return _without_looking(base, shift)
+    offsets = []
+    causality = Influence(unknown="No position could be compared.")
+    for place in _places(pair, shift):
+        index = torch.arange(pair.ids.shape[1], device=pair.ids.device)
+        moved = move_tokens(bench, base, index.expand_as(pair.ids) > place)
+        if moved is None or not bool(moved.positions.any()):
+            continue
+        first = int(moved.positions.any(0).long().argmax())
+        offsets.append(place + 1 - first)
+        # The target of position j is token j + shift: it may depend on the tokens before that.
+        targets = torch.arange(pair.target.shape[1], device=pair.ids.device) + shift
+        found = _influence(base, moved, pair.counts & (targets - 1 <= place), last=place)
+        if causality.unknown or found.num_moved > causality.num_moved:
+            causality = found
+    measured = _shift_measured(pair, offsets)
+    is_next = shift == 1 or (measured.is_causal is True and shift - measured.offset == 1)
+    return Ahead(measured, causality if is_next else Influence(unfit=_NOT_NEXT))
+
+
+def _without_looking(base: Base, shift: int | None) -> Ahead:
+    """Return what is known without changing tokens, and why none were changed."""
+    if base.pair is None:
+        return Ahead(LabelShift(has_tokens=False), Influence(unfit=_NO_TOKENS))
+    measured = LabelShift(has_tokens=True, shares=base.pair.shares)
+    if shift is None:
+        return Ahead(measured, Influence(unfit=_NOT_NEXT))
+    return Ahead(measured, Influence(unknown=_DIFFERS))
+
+
+def _shift_measured(pair: Aligned, offsets: Sequence[int]) -> LabelShift:
+    """Return how targets are shifted, with where scores began to move after each change."""
+    is_causal = all(abs(offset) <= _MAX_OFFSET for offset in offsets) if offsets else None
+    is_constant = is_causal is True and len(set(offsets)) == 1
+    return LabelShift(
+        has_tokens=True,
+        shares=pair.shares,
+        is_causal=is_causal,
+        offset=offsets[0] if is_constant else 0,
+    )
+
+
+def _places(pair: Aligned, shift: int) -> list[int]:
+    """Return the positions after which tokens are changed: within those that count."""
+    counted = pair.counts.any(0).nonzero().flatten().tolist()
+    found = []
+    for quantile in _QUANTILES:
+        place = counted[int(quantile * (len(counted) - 1))] + shift - 1
+        if 0 <= place < pair.ids.shape[1] - 1:
+            found.append(place)
+    return sorted(set(found))
+
+
+def _influence(base: Base, moved: Moved, compared: Tensor, *, last: int | None = None) -> Influence:
+    """Count what moved among the positions that may not."""
+    touched = moved.positions & compared
+    name = ""
+    kind = ""
+    if bool(touched.any()):
+        name, kind = first_moved(base, moved.look, compared, last)
+    largest = float(moved.largest[compared].max()) if bool(compared.any()) else 0.0
+    return Influence(
+        num_compared=int(compared.sum()),
+        num_moved=int(touched.sum()),
+        largest=largest,
+        module=name,
+        kind=kind,
+        is_next_token=True,
+    )
+
+
+def first_moved(base: Base, other: Look, compared: Tensor, last: int | None) -> tuple[str, str]:
+    """Return the name and class of the first module whose output moved where it may not, though
+    nothing that went in did.
+    """
+    pair = base.pair
+    assert pair is not None
+    fallback = ("", "")
+    for before, after in zip(base.look.calls, other.calls, strict=False):
+        if before.name != after.name:
+            break
+        moved_out = _has_moved(before.outputs, after.outputs, pair, compared, last)
+        if not moved_out:
+            continue
+        if not _has_moved(before.inputs, after.inputs, pair, compared, last):
+            return before.name, before.kind
+        fallback = fallback if fallback[0] else (before.name, before.kind)
+    return fallback if fallback[0] else ("the loss", "outside of modules")
+
+
+def _has_moved(
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    pair: Aligned,
+    compared: Tensor,
+    last: int | None,
+) -> bool:
+    num_rows = pair.ids.shape[0]
+    length = pair.ids.shape[1]
+    for old, new in zip(before, after, strict=False):
+        if old.shape != new.shape:
+            continue
+        if old.shape == (num_rows * length, 1):
+            old = old.reshape(num_rows, length)
+            new = new.reshape(num_rows, length)
+        elif old.shape == (length, num_rows) and pair.is_time_first:
+            old = old.t()
+            new = new.t()
+        if old.shape != (num_rows, length):
+            continue
+        width = min(length, compared.shape[1])
+        where = compared[:, :width]
+        if last is not None:  # nothing before the change may move in a module, counted or not
+            where = where & (torch.arange(width, device=where.device) <= last)
+        if bool(((old != new)[:, :width] & where).any()):
+            return True
+    return False
+
+
+def padding(bench: Bench, base: Base, unknown: str) -> Influence:
+    """Change the tokens in the padding. `unknown` says why it would tell nothing; empty if it
+    would.
+    """
+    pair = base.pair
+    if pair is None:
+        return Influence(unfit=_NO_TOKENS) if ranks.any_rank(True) else Influence()
+    mask = padding_of(base.feed, pair.ids)
+    if ranks.any_rank(mask is None) or mask is None:
+        return Influence(unfit="The batch has no mask of its padding.")
+    if unknown or not base.is_repeatable:
+        return Influence(unknown=unknown or _DIFFERS)
+    moved = move_tokens(bench, base, mask)
+    if moved is None:
+        return Influence(unknown="The scores could not be compared.")
+    index = min(pair.counts.shape[1], mask.shape[1])
+    compared = pair.counts.clone()
+    compared[:, :index] &= ~mask[:, :index]
+    compared &= mask.any(1, keepdim=True)
+    return _influence(base, moved, compared)
+
+
+def row_padding(bench: Bench, base: Base, unknown: str) -> Influence:
+    """Change the tokens in the padding where each row has one target."""
+    call = base.look.main_loss()
+    tokens = _row_tokens(base)
+    unfit = "The batch has no mask of its padding."
+    mask = None if tokens is None else padding_of(base.feed, tokens[1])
+    possible = mask is not None and call is not None and base.is_repeatable
+    if ranks.any_rank(not possible) or tokens is None or call is None or mask is None:
+        return Influence(unfit=unfit)
+    if unknown:
+        return Influence(unknown=unknown)
+    number, ids, size = tokens
+    other = torch.where(mask, (ids + 1 + size // 3) % size, ids)
+    look = bench.forward(base.feed, changed={number: other}, watch_modules=True)
+    again = look.main_loss()
+    if again is None or again.scores.shape != call.scores.shape:
+        return Influence(unknown="The scores could not be compared.")
+    rows = mask.any(1)
+    difference = (again.scores - call.scores).float().abs().reshape(len(rows), -1).amax(1)
+    moved = (difference > 0) & rows
+    scale = float(call.scores.float().abs().max().clamp_min(1e-30))
+    kept = ~mask & rows.unsqueeze(1)
+    name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows, kept)
+    return Influence(
+        num_compared=int(rows.sum()),
+        num_moved=int(moved.sum()),
+        largest=float(difference.max()) / scale,
+        module=name,
+        kind=kind,
+    )
+
+
+def _row_tokens(base: Base) -> tuple[int, Tensor, int] | None:
+    """Return the first tokens looked up that have one row for each target: their lookup, they, and
+    how many embeddings there are.
+    """
+    call = base.look.main_loss()
+    if call is None:
+        return None
+    for number, lookup in enumerate(base.look.lookups):
+        if lookup.ids.dim() == 2 and len(lookup.ids) == call.target.numel():
+            return number, lookup.ids, lookup.num_embeddings
+    return None
+
+
+def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
+    """Give the first row the content of the second, and compare the others."""
+    is_time_first = base.pair is not None and base.pair.is_time_first
+    dim = 1 if is_time_first else 0
+    count = base.feed.num_rows
+    if base.pair is not None:
+        count = len(base.pair.ids)
+    if ranks.any_rank(count < 3):
+        return Influence(unfit="The first batch has fewer than three rows.")
+    if ranks.any_rank(not base.is_repeatable):
+        return Influence(unknown=_DIFFERS)
+    tensors = []
+    num_changed = 0
+    for tensor in base.feed.tensors:
+        copied = tensor.clone()
+        if copied.dim() > dim and copied.shape[dim] == count:
+            copied.select(dim, 0).copy_(copied.select(dim, 1).clone())
+            num_changed += int(not torch.equal(copied, tensor))
+        tensors.append(copied)
+    if ranks.any_rank(not num_changed):
+        return Influence(unfit="The first two rows are equal.")
+    look = bench.forward(base.feed, tensors=tensors, watch_modules=True)
+    compared = RowsCompared(count, dim)
+    moved, largest = compared.moved(base.look, look)
+    if moved is None:
+        return Influence(unknown="No module has an output with one entry for each row.")
+    others = torch.ones(count, dtype=torch.bool, device=moved.device)
+    others[0] = False
+    touched = moved & others
+    name = ""
+    kind = ""
+    if bool(touched.any()):
+        name, kind = compared.first_moved(base.look, look, others)
+    return Influence(
+        num_compared=count - 1,
+        num_moved=int(touched.sum()),
+        largest=largest,
+        module=name,
+        kind=kind,
+        is_next_token=is_next_token,
+        are_rows_known=_has_row_targets(base, count),
+    )
+
+
+def _has_row_targets(base: Base, count: int) -> bool:
+    """Return whether the loss shows which dimension the rows are in."""
+    if base.pair is not None:
+        return True
+    for call in base.look.losses:
+        if call.target.dim() and len(call.target) == count and call.scores.dim() <= 2:
+            return True
+    return False
+
+
+class RowsCompared(NamedTuple):
+    """Compares the rows of two forward passes."""
+
+    num_rows: int
+    dim: int
+    """The dimension of the rows."""
+
+    def moved(self, before: Look, after: Look) -> tuple[Tensor | None, float]:
+        """Return which rows moved in the output of any module, and by how much."""
+        found: Tensor | None = None
+        largest = 0.0
+        for old_call, new_call in zip(before.calls, after.calls, strict=False):
+            for old, new in zip(old_call.outputs, new_call.outputs, strict=False):
+                pair = self._by_rows(old, new)
+                if pair is None:
+                    continue
+                moved = (pair[0] != pair[1]).any(1)
+                found = moved if found is None else found | moved
+                rest = (pair[0] - pair[1])[1:].abs()
+                scale = float(pair[0].abs().max().clamp_min(1e-30))
+                largest = max(largest, float(rest.max()) / scale if rest.numel() else 0.0)
+        return found, largest
+
+    def first_moved(
+        self, before: Look, after: Look, rows: Tensor, kept: Tensor | None = None
+    ) -> tuple[str, str]:
+        """Return the name and class of the first module that moved some rows, though they went in
+        as before. Where an output has positions, only those of `kept` are looked at.
+        """
+        fallback = ("", "")
+        for old, new in zip(before.calls, after.calls, strict=False):
+            if not self._moves(old.outputs, new.outputs, rows, kept):
+                continue
+            if not self._moves(old.inputs, new.inputs, rows, kept):
+                return old.name, old.kind
+            fallback = fallback if fallback[0] else (old.name, old.kind)
+        return fallback if fallback[0] else ("the loss", "outside of modules")
+
+    def _moves(
+        self,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor],
+        rows: Tensor,
+        kept: Tensor | None,
+    ) -> bool:
+        for old, new in zip(before, after, strict=False):
+            pair = self._by_rows(old, new)
+            if pair is None:
+                continue
+            moved = pair[0] != pair[1]
+            if kept is not None and moved.shape == kept.shape:
+                moved = moved & kept.to(moved.device)
+            if bool((moved.any(1) & rows.to(moved.device)).any()):
+                return True
+        return False
+
+    def _by_rows(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the marks of two outputs by row; None if they have no rows."""
+        if old.shape != new.shape:
+            return None
+        if self.dim == 1:
+            return (old.t(), new.t()) if old.shape[1] == self.num_rows else None
+        if old.shape[0] == self.num_rows:
+            return old, new
+        if old.shape[1] == 1 and old.shape[0] % self.num_rows == 0:
+            return old.reshape(self.num_rows, -1), new.reshape(self.num_rows, -1)
+        return None
+
+
+def documents(bench: Bench, base: Base, named: Mapping[str, Tensor]) -> Influence:
+    """Change the first document of packed rows, and compare what comes after it. `named` are the
+    tensors of the batch by name.
+    """
+    pair = base.pair
+    starts = None if pair is None else document_starts(named, pair.ids)
+    is_fit = pair is not None and pair.next_share > 0.5
+    if ranks.any_rank(starts is None or not is_fit) or pair is None or starts is None:
+        return Influence(unfit="The batch does not say where documents begin within a row.")
+    if not base.is_repeatable:
+        return Influence(unknown=_DIFFERS)
+    # The second document of each row begins where a start is found after position 0.
+    document = starts.long().cumsum(1)
+    first = document == document[:, :1]
+    moved = move_tokens(bench, base, first)
+    if moved is None:
+        return Influence(unknown="The scores could not be compared.")
+    width = min(pair.counts.shape[1], first.shape[1])
+    compared = pair.counts.clone()
+    compared[:, :width] &= ~first[:, :width]
+    return _influence(base, moved, compared)
+
+
+def document_starts(named: Mapping[str, Tensor], ids: Tensor) -> Tensor | None:
+    """Return where documents begin, by position ids, document ids or cumulative lengths of the
+    batch; None if it does not say.
+    """
+    for name, tensor in named.items():
+        if tensor.is_floating_point() or tensor.dtype is torch.bool:
+            continue
+        tensor = tensor.to(ids.device)
+        if tensor.shape == ids.shape:
+            starts = _starts(name.lower(), tensor)
+            if starts is not None:
+                return starts
+        elif "cu_seq" in name.lower() and tensor.dim() == 1 and len(ids) == 1:
+            inner = tensor[1:-1].long()
+            if len(inner) and bool((inner.diff() > 0).all()) and int(inner[-1]) < ids.shape[1]:
+                starts = torch.zeros_like(ids, dtype=torch.bool)
+                starts[0, inner] = True
+                return starts
+    return None
+
+
+def _starts(name: str, tensor: Tensor) -> Tensor | None:
+    steps = tensor.diff(dim=1)
+    inside = torch.zeros_like(tensor, dtype=torch.bool)
+    counts_up = (steps == 1) | (tensor[:, 1:] == 0)
+    if bool((tensor[:, 0] == 0).all()) and bool(counts_up.all()):
+        inside[:, 1:] = (tensor[:, 1:] == 0) & (tensor[:, :-1] > 0)
+        return inside if bool(inside.any()) else None
+    is_named = any(word in name for word in ("doc", "segment", "seq_id", "seqid"))
+    is_stepwise = bool(((steps == 0) | (steps == 1)).all()) and bool((steps == 1).any())
+    if is_named and is_stepwise and "type" not in name:
+        inside[:, 1:] = steps == 1
+        return inside
+    return None

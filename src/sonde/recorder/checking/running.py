@@ -1,0 +1,342 @@
+"""Measures by running: the same step twice, other random numbers, float32 beside the precision in
+force, the weights of micro-batches, and one batch again and again.
+"""
+
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sonde import ranks
+from sonde.forensics.checks.accumulation import Accumulation
+from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregistered, WeightsMove
+from sonde.forensics.checks.determinism import Determinism
+from sonde.forensics.checks.one_batch import OneBatch
+from sonde.forensics.checks.precision import ClippedScaled, LostUpdates, Precision
+from sonde.forensics.checks.step_habits import Dropout
+from sonde.recorder.checking.bench import Bench, in_evaluation
+from sonde.recorder.checking.first_steps import FirstSteps
+from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.snapshot import undone
+from sonde.recorder.moment import in_float32
+from sonde.train.unregistered import unregistered_parameters
+
+_NUM_BY_HEART: Final = 8
+_OTHER_SEED: Final = 20261118
+_MAX_TRIED: Final = 6
+"""How many parameters without a gradient are tried one by one."""
+
+
+def determinism(bench: Bench, first: Look, second: Look) -> Determinism:
+    """Compare two runs of the same step, and the gradients of two more."""
+    module = ""
+    for before, after in zip(first.calls, second.calls, strict=False):
+        pairs = zip(before.outputs, after.outputs, strict=False)
+        if any(not torch.equal(old, new) for old, new in pairs):
+            module = before.name
+            break
+    same = None
+    if not ranks.any_rank(first.loss is None or first.loss != second.loss):
+        gradients = []
+        for _ in range(2):
+            with undone(bench.training, bench.reach):
+                gradients.append(bench.gradients([bench.first])[0])
+        same = gradients[0].keys() == gradients[1].keys() and all(
+            _are_equal(gradients[0][parameter], gradients[1][parameter])
+            for parameter in gradients[0]
+        )
+    return Determinism(first=first.loss, second=second.loss, same_gradients=same, module=module)
+
+
+def _are_equal(first: Tensor, second: Tensor) -> bool:
+    if first.layout is not torch.strided:
+        first = first.to_dense()
+        second = second.to_dense()
+    return torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
+
+
+def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
+    """Try other random numbers, and evaluation mode."""
+    acts = None
+    if not ranks.any_rank(not base.dropouts):
+        other = bench.forward(bench.first, seed=_OTHER_SEED)
+        acts = None if other.loss is None or base.loss is None else other.loss != base.loss
+    in_eval: tuple[str, ...] | None = None
+    with ExitStack() as stack:
+        stack.enter_context(undone(bench.training, bench.reach))
+        stack.enter_context(in_evaluation(bench.reach.modules()))
+        stack.enter_context(suppress(Exception))  # some models fail in evaluation mode
+        look = bench.forward_here(bench.first)
+        if not any(root.training for root in bench.reach.roots):
+            in_eval = tuple(look.dropouts)
+    return Dropout(
+        num_called=len(base.dropouts),
+        is_training=is_training,
+        acts=acts,
+        acts_in_evaluation=in_eval,
+    )
+
+
+def precision(bench: Bench) -> Precision:
+    """Run the first update's gradients in the precision in force, and in float32."""
+    training = bench.training
+    dtype = _autocast_dtype(bench)
+    if ranks.any_rank(dtype is None):
+        return Precision(dtype=None)
+    feeds = bench.updates[0][:1]
+    with undone(training, bench.reach):
+        low, looks = bench.gradients(feeds)
+    with undone(training, bench.reach), in_float32(training.model, training.device_type):
+        high, other = bench.gradients(feeds)
+    return Precision(
+        dtype=dtype,
+        loss=_unscaled_loss(looks[0]),
+        float32_loss=_unscaled_loss(other[0]),
+        cosine=_cosine(low, high),
+    )
+
+
+def _unscaled_loss(look: Look) -> float | None:
+    """Return the mean loss of the largest loss function, otherwise what backward began with."""
+    call = look.main_loss()
+    return look.loss if call is None else call.mean
+
+
+def _autocast_dtype(bench: Bench) -> str | None:
+    """Return the precision of autocast while the model runs; None without it."""
+    training = bench.training
+    seen: list[str] = []
+
+    def look(*_: Any) -> None:
+        if torch.is_autocast_enabled(training.device_type):
+            seen.append(str(torch.get_autocast_dtype(training.device_type)))
+
+    with undone(training, bench.reach):
+        handle = training.model.register_forward_pre_hook(look)
+        try:
+            bench.forward_here(bench.first)
+        finally:
+            handle.remove()
+    return seen[0].removeprefix("torch.") if seen else None
+
+
+def _cosine(first: dict[Tensor, Tensor], second: dict[Tensor, Tensor]) -> float | None:
+    product = 0.0
+    size = 0.0
+    other = 0.0
+    for parameter, gradient in first.items():
+        if parameter not in second or gradient.layout is not torch.strided:
+            continue
+        left = gradient.double().flatten()
+        right = second[parameter].double().flatten()
+        product += float(left @ right)
+        size += float(left @ left)
+        other += float(right @ right)
+    return product / (size * other) ** 0.5 if size and other else None
+
+
+def accumulation(bench: Bench) -> Accumulation:
+    """Measure the weight of each micro-batch of an update."""
+    feeds = next((update for update in bench.updates if len(update) > 1), bench.updates[0])
+    with undone(bench.training, bench.reach):
+        _, looks = bench.gradients(feeds)
+    scale = 1.0
+    for part in bench.reach.others:
+        if isinstance(part, torch.amp.GradScaler):
+            scale = part.get_scale()
+    weights = []
+    counts = []
+    for look in looks:
+        for number, root in enumerate(look.roots):
+            begin = look.losses_at_root[number - 1] if number else 0
+            calls = look.losses[begin : look.losses_at_root[number]]
+            if len(feeds) == 1 and not calls:
+                return Accumulation(num_micro=1)  # several losses of one forward pass
+            if len(calls) != 1 or not calls[0].mean:
+                return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
+            weights.append(root / scale / calls[0].mean)
+            call = calls[0]
+            counts.append(call.target.numel() if call.counts is None else int(call.counts.sum()))
+    if len(feeds) > 1 and len(weights) != len(feeds):
+        return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
+    return Accumulation(num_micro=len(weights), weights=tuple(weights), counts=tuple(counts))
+
+
+_UNCLEAR: Final = "The loss of a micro-batch is not that of one loss function of torch."
+
+
+def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
+    """Make updates on the first batch, with the same random numbers."""
+    if len(first.optimizers) > 1:
+        return OneBatch(losses=(), num_optimizers=len(first.optimizers))
+    losses = []
+    with undone(bench.training, bench.reach, with_weights=True):
+        for _ in range(_NUM_BY_HEART + 1):
+            loss = bench.update(bench.updates[0])
+            if loss is not None:
+                losses.append(loss)
+    rates = first.rates().rates
+    return OneBatch(losses=tuple(losses), largest_rate=max(rates, default=0.0))
+
+
+def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach:
+    """Find parameters without a gradient that the loss depends on."""
+    held: set[Tensor] = set()
+    for optimizer in first.optimizers.values():
+        for group in optimizer.param_groups:
+            held |= set(group["params"])
+    trained = [
+        (name, parameter)
+        for name, parameter in first.named_parameters()
+        if parameter.requires_grad and parameter in held
+    ]
+    without = [(name, part) for name, part in trained if part not in first.with_gradient]
+    used: tuple[str, ...] | None = ()
+    if ranks.any_rank(bool(without)):
+        used = _used(bench, without, base)
+    return GradientReach(
+        num_parameters=len(trained),
+        without=tuple(name for name, _ in without),
+        without_but_used=used,
+        all_zero=bool(trained) and not first.has_gradient_values,
+    )
+
+
+def _used(bench: Bench, without: list[tuple[str, Tensor]], base: Look) -> tuple[str, ...] | None:
+    """Return which parameters change the loss when they are changed."""
+    if base.loss is None:
+        return None
+    if not _changes_loss(bench, [parameter for _, parameter in without], base.loss):
+        return ()
+    found = [
+        name
+        for name, parameter in without[:_MAX_TRIED]
+        if _changes_loss(bench, [parameter], base.loss)
+    ]
+    return tuple(found) or tuple(name for name, _ in without)
+
+
+def _changes_loss(bench: Bench, parameters: list[Tensor], loss: float) -> bool:
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        with torch.no_grad():
+            for parameter in parameters:
+                ramp = torch.linspace(0.1, 0.4, parameter.numel(), device=parameter.device)
+                parameter += ramp.reshape(parameter.shape).to(parameter.dtype)
+        look = bench.forward(bench.first)
+    finally:
+        with torch.no_grad():
+            for parameter, old in zip(parameters, before, strict=True):
+                parameter.copy_(old)
+    return look.loss is not None and look.loss != loss
+
+
+def weights_move(first: FirstSteps, before: dict[Tensor, Tensor]) -> WeightsMove:
+    """Compare the weights with copies from before the first updates."""
+    unmoved = []
+    frozen = []
+    num_pushed = 0
+    held: set[Tensor] = set()
+    for optimizer in first.optimizers.values():
+        for group in optimizer.param_groups:
+            held |= set(group["params"])
+    for name, parameter in first.named_parameters():
+        if parameter not in before:
+            continue
+        is_same = torch.equal(parameter.detach().cpu(), before[parameter])
+        if not parameter.requires_grad:
+            if not is_same and parameter in held:
+                frozen.append(name)
+        elif parameter in first.pushed and first.pushed[parameter] is None:
+            num_pushed += 1
+            if is_same:
+                unmoved.append(name)
+        elif parameter in first.pushed:
+            num_pushed += 1  # in half precision: `lost_updates` says whether it moved
+    rates = [rate for rate in first.rates().rates if rate == rate]
+    return WeightsMove(
+        num_parameters=num_pushed,
+        unmoved=tuple(unmoved),
+        frozen_but_moved=tuple(frozen),
+        has_rate=not rates or max(map(abs, rates)) > 0,
+    )
+
+
+def lost_updates(first: FirstSteps, before: dict[Tensor, Tensor]) -> LostUpdates:
+    """Count weights in half precision that had a gradient and are the same."""
+    num_weights = 0
+    num_unchanged = 0
+    dtype = None
+    for parameter, where in first.pushed.items():
+        if where is None or parameter not in before:
+            continue
+        dtype = str(parameter.dtype).removeprefix("torch.")
+        same = parameter.detach().cpu() == before[parameter]
+        num_weights += int(where.sum())
+        num_unchanged += int((same & where.cpu()).sum())
+    return LostUpdates(
+        dtype=dtype,
+        num_weights=num_weights,
+        num_unchanged=num_unchanged,
+        num_updates=first.num_updates,
+    )
+
+
+def clipped_scaled(first: FirstSteps, named: dict[str, Any]) -> ClippedScaled:
+    """Return the norms seen with a gradient scaler: of the last update that was made."""
+    scalers = [part for part in named.values() if isinstance(part, torch.amp.GradScaler)]
+    if not any(scaler.is_enabled() for scaler in scalers):
+        return ClippedScaled(scale=None)
+    for clipped, at_step, scale in reversed(first.norms):
+        if at_step is not None:
+            return ClippedScaled(
+                scale=scale, norm_at_clipping=float(clipped), norm_at_step=float(at_step)
+            )
+    return ClippedScaled(scale=1.0)
+
+
+def tied_weights(bench: Bench) -> TiedWeights:
+    """Compare embeddings with output layers of the same shape."""
+    tied = []
+    only_equal = []
+    modules = bench.training.model.named_modules()
+    named = [(name.removeprefix("_orig_mod."), module) for name, module in modules]
+    embeddings = [pair for pair in named if isinstance(pair[1], torch.nn.Embedding)]
+    linears = [pair for pair in named if isinstance(pair[1], torch.nn.Linear)]
+    for name, embedding in embeddings:
+        for other, linear in linears:
+            first = embedding.weight
+            second = linear.weight
+            if first.shape != second.shape or bench.training.is_sharded:
+                continue
+            if first is second or first.data_ptr() == second.data_ptr():
+                tied.append(f"{name} and {other}")
+            elif torch.equal(first, second) and bool((first != first.flatten()[0]).any()):
+                only_equal.append(f"{name} and {other}")
+    return TiedWeights(tied=tuple(tied), only_equal=tuple(only_equal))
+
+
+def unregistered(bench: Bench, first: FirstSteps) -> Unregistered:
+    """Find parameters that torch does not see."""
+    hidden = unregistered_parameters(bench.training.model)
+    num_parameters = len(list(bench.training.model.parameters()))
+    num_held = 0
+    for optimizer in first.optimizers.values():
+        num_held += sum(len(group["params"]) for group in optimizer.param_groups)
+    extra = max(0, num_held - num_parameters)
+    return Unregistered(hidden=tuple(hidden), num_held=min(extra, len(hidden)))
+
+
+def base_look(bench: Bench) -> tuple[Look, Look]:
+    """Run the first batch twice with all modules watched."""
+    first = bench.forward(bench.first, watch_modules=True)
+    return first, bench.forward(bench.first, watch_modules=True)
+
+
+def is_same(first: Look, second: Look) -> bool:
+    """Return whether two runs gave the same scores and loss to the bit."""
+    if first.loss is None or first.loss != second.loss:
+        return False
+    pairs = zip(first.losses, second.losses, strict=False)
+    return all(torch.equal(old.scores, new.scores) for old, new in pairs)

@@ -1,0 +1,344 @@
+"""Measures what the loss is given: its size at the start, the positions that count, padding and
+ends of texts among them, and how targets lie against the inputs.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sonde.forensics.checks.counted_positions import CountedPositions, PaddingInLoss
+from sonde.forensics.checks.end_of_text import EndOfText
+from sonde.forensics.checks.label_shift import ALIKE
+from sonde.forensics.checks.loss_inputs import LossInputs
+from sonde.forensics.checks.start_loss import StartLoss
+from sonde.recorder.checking.bench import Feed
+from sonde.recorder.checking.forward_watch import Look, LossCall
+
+SHIFTS: Final = range(-3, 5)
+_MIN_COMPARED: Final = 8
+_MAX_LONGER: Final = 8
+"""By how many positions the targets of a row may be fewer or more than its tokens."""
+_MIN_RUN: Final = 4
+_MIN_ROWS: Final = 4
+_MOST_INSIDE: Final = 0.02
+
+
+class Aligned(NamedTuple):
+    """Tokens that a model looked up, and the targets of the loss, in the same rows."""
+
+    lookup: int
+    """The number of the lookup."""
+    ids: Tensor
+    """Rows by positions."""
+    num_embeddings: int
+    target: Tensor
+    counts: Tensor
+    scores: Tensor
+    """Rows by positions by classes."""
+    shares: tuple[tuple[int, float], ...]
+    """For each shift: the share of targets at t that are the input at t + shift."""
+    is_time_first: bool
+    """Whether the script has positions in the first dimension, and rows in the second."""
+
+    @property
+    def next_share(self) -> float:
+        """The share of targets that are the next token."""
+        return dict(self.shares).get(1, 0.0)
+
+    @property
+    def best_share(self) -> float:
+        """The largest share."""
+        return max((share for _, share in self.shares), default=0.0)
+
+
+def aligned(look: Look) -> Aligned | None:
+    """Return the tokens and targets that fit best; None if there are none."""
+    found: list[Aligned] = []
+    for call in look.losses:
+        if call.counts is None:
+            continue
+        for number, lookup in enumerate(look.lookups):
+            ids = lookup.ids
+            if ids.dim() == 1:
+                ids = ids.unsqueeze(0)
+            if ids.dim() != 2 or ids.is_floating_point() or _are_positions(ids):
+                continue
+            for is_time_first in (False, True):
+                pair = _pair(number, ids, lookup.num_embeddings, call, is_time_first)
+                if pair is not None:
+                    found.append(pair)
+    return max(found, key=_fit, default=None)
+
+
+def _fit(pair: Aligned) -> tuple[bool, float, bool]:
+    """Return how well tokens and targets fit: the next token first, then any other."""
+    return pair.next_share >= ALIKE, pair.best_share, not pair.is_time_first
+
+
+def _are_positions(ids: Tensor) -> bool:
+    """Return whether ids are just 0, 1, 2, …"""
+    count = torch.arange(ids.shape[1], device=ids.device)
+    return bool((ids == count).all()) and ids.shape[1] > 2
+
+
+def _pair(
+    number: int, ids: Tensor, num_embeddings: int, call: LossCall, is_time_first: bool
+) -> Aligned | None:
+    assert call.counts is not None
+    num_rows = ids.shape[1] if is_time_first else ids.shape[0]
+    total = call.target.numel()
+    if num_rows < 1 or total % num_rows:
+        return None
+    length = total // num_rows
+    num_tokens = ids.numel() // num_rows
+    if length < 2 or abs(length - num_tokens) > _MAX_LONGER:
+        return None
+    scores = call.scores
+    if scores.dim() > 2:  # classes in the second dimension
+        scores = scores.movedim(1, -1).reshape(total, -1)
+    if scores.shape[0] != total:
+        return None
+    shape = (length, num_rows) if is_time_first else (num_rows, length)
+    target = call.target.reshape(shape)
+    counts = call.counts.reshape(shape)
+    scores = scores.reshape(*shape, -1)
+    if is_time_first:
+        ids = ids.t()
+        target = target.t()
+        counts = counts.t()
+        scores = scores.transpose(0, 1)
+    shares = _shares(ids, target, counts)
+    return Aligned(
+        number, ids, num_embeddings, target, counts, scores, shares, is_time_first=is_time_first
+    )
+
+
+def _shares(ids: Tensor, target: Tensor, counts: Tensor) -> tuple[tuple[int, float], ...]:
+    found = []
+    for shift in SHIFTS:
+        begin = max(0, -shift)
+        end = min(target.shape[1], ids.shape[1] - shift)
+        if end - begin < 1:
+            continue
+        kept = counts[:, begin:end]
+        compared = int(kept.sum())
+        if compared < _MIN_COMPARED:
+            continue
+        same = (target[:, begin:end] == ids[:, begin + shift : end + shift]) & kept
+        found.append((shift, int(same.sum()) / compared))
+    return tuple(found)
+
+
+def start_loss(looks: Sequence[Look]) -> StartLoss:
+    """Measure the plain cross-entropy of the first batch, and the entropy of the labels."""
+    call = looks[0].main_loss()
+    if call is None or call.counts is None or not bool(call.counts.any()):
+        return StartLoss(loss=None)
+    scores = call.scores.movedim(1, -1) if call.scores.dim() > 2 else call.scores
+    num_classes = scores.shape[-1]
+    kept = call.counts.reshape(-1)
+    chosen = scores.reshape(-1, num_classes)[kept].float()
+    labels = call.target.reshape(-1)[kept]
+    function = F.nll_loss if call.function == "nll_loss" else F.cross_entropy
+    loss = float(function(chosen, labels))
+    counted = torch.bincount(labels, minlength=2).float()
+    shares = counted[counted > 0] / counted.sum()
+    entropy = float(-(shares * shares.log()).sum())
+    return StartLoss(loss=loss, num_classes=num_classes, label_entropy=entropy)
+
+
+def loss_inputs(look: Look) -> LossInputs:
+    """Measure what the loss functions are given: the first that is wrong, otherwise the first."""
+    found = []
+    for call in look.losses:
+        shape = tuple(call.scores.shape)
+        target_shape = tuple(call.target.shape)
+        is_number = call.counts is None and call.function != "cross_entropy"
+        found.append(
+            LossInputs(
+                function=call.function,
+                is_normalised=call.is_normalised,
+                lacks_logarithm=call.lacks_logarithm,
+                shape=shape,
+                target_shape=target_shape,
+                broadcasts=is_number and shape != target_shape and _grows(shape, target_shape),
+            )
+        )
+    for measured in found:
+        if measured.is_normalised or measured.lacks_logarithm or measured.broadcasts:
+            return measured
+    return found[0] if found else LossInputs(function=None)
+
+
+def _grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes are stretched to one that is larger than both."""
+    try:
+        together = torch.broadcast_shapes(shape, other)
+    except RuntimeError:
+        return False
+    return bool(together.numel() > max(torch.Size(shape).numel(), torch.Size(other).numel()))
+
+
+def counted_positions(looks: Sequence[Look], rows_of: Sequence[int]) -> CountedPositions:
+    """Measure the positions that count over some batches, with the number of rows of each."""
+    num_rows = 0
+    num_positions = 0
+    num_counted = 0
+    num_rows_without = 0
+    num_batches_without = 0
+    for look, rows in zip(looks, rows_of, strict=True):
+        call = look.main_loss()
+        if call is None or call.counts is None:
+            continue
+        num_positions += call.counts.numel()
+        counted = int(call.counts.sum())
+        num_counted += counted
+        num_batches_without += int(counted == 0)
+        if rows > 0 and call.counts.numel() % rows == 0:
+            num_rows += rows
+            per_row = call.counts.reshape(rows, -1).sum(1)
+            num_rows_without += int((per_row == 0).sum())
+    return CountedPositions(
+        num_rows=num_rows,
+        num_positions=num_positions,
+        num_counted=num_counted,
+        num_rows_without=num_rows_without,
+        num_batches=len(looks),
+        num_batches_without=num_batches_without,
+    )
+
+
+def padding_of(feed: Feed, ids: Tensor) -> Tensor | None:
+    """Return where a batch has padding, by a mask in the batch: a tensor of two values, the size of
+    the tokens, one of which stands at an end of rows over one and the same token.
+    """
+    for tensor in feed.tensors:
+        mask = tensor
+        if mask.dim() == 2 and mask.shape != ids.shape and mask.t().shape == ids.shape:
+            mask = mask.t()
+        if mask.shape != ids.shape or mask.dtype not in (torch.bool, torch.int64, torch.float32):
+            continue
+        mask = mask.to(ids.device)
+        if not bool(((mask == 0) | (mask == 1)).all()) or torch.equal(mask.long(), ids.long()):
+            continue
+        for value in (0, 1):
+            padding = mask == value
+            if _is_padding(padding, ids):
+                return padding
+    return None
+
+
+def _is_padding(padding: Tensor, ids: Tensor) -> bool:
+    if not bool(padding.any()) or bool(padding.all(1).any()):
+        return False
+    if len(torch.unique(ids[padding])) != 1:
+        return False
+    numbers = padding.long()
+    at_end = bool((numbers.diff(dim=1) >= 0).all())
+    at_begin = bool((numbers.diff(dim=1) <= 0).all())
+    return at_end or at_begin
+
+
+def trailing_padding(pairs: Sequence[Aligned]) -> int | None:
+    """Return the token that fills the ends of rows and is almost nowhere else, if there is one."""
+    runs: dict[int, list[int]] = {}
+    for pair in pairs:
+        for row in pair.ids.tolist():
+            runs.setdefault(row[-1], []).append(_run_at_end(row))
+    for token, lengths in runs.items():
+        long = [length for length in lengths if length >= _MIN_RUN]
+        if len(long) < _MIN_ROWS or len(set(long)) < 2:
+            continue
+        everywhere = sum(int((pair.ids == token).sum()) for pair in pairs)
+        if everywhere - sum(lengths) <= _MOST_INSIDE * everywhere:
+            return token
+    return None
+
+
+def _run_at_end(row: list[int]) -> int:
+    """Return how often the last token of a row stands at its end."""
+    length = 1
+    while length < len(row) and row[-1 - length] == row[-1]:
+        length += 1
+    return length
+
+
+def padding_in_loss(feeds: Sequence[Feed], pairs: Sequence[Aligned]) -> PaddingInLoss:
+    """Measure how much padding is among the targets that count."""
+    masks = [padding_of(feed, pair.ids) for feed, pair in zip(feeds, pairs, strict=True)]
+    if any(mask is not None for mask in masks):
+        return _padding_by_mask(masks, pairs)
+    token = trailing_padding(pairs)
+    if token is None:
+        return PaddingInLoss(num_padding=0, num_counted=0, num_counted_padding=0)
+    num_padding = 0
+    num_counted = 0
+    num_both = 0
+    for pair in pairs:
+        num_padding += int((pair.ids == token).sum())
+        num_counted += int(pair.counts.sum())
+        num_both += int(((pair.target == token) & pair.counts).sum())
+    return PaddingInLoss(
+        num_padding=num_padding,
+        num_counted=num_counted,
+        num_counted_padding=num_both,
+        padding_token=token,
+        is_sure=False,
+    )
+
+
+def _padding_by_mask(masks: Sequence[Tensor | None], pairs: Sequence[Aligned]) -> PaddingInLoss:
+    num_padding = 0
+    num_counted = 0
+    num_both = 0
+    token = None
+    for mask, pair in zip(masks, pairs, strict=True):
+        num_counted += int(pair.counts.sum())
+        if mask is None:
+            continue
+        num_padding += int(mask.sum())
+        token = int(pair.ids[mask][0])
+        shift = 1 if pair.next_share >= pair.best_share else 0
+        end = min(pair.target.shape[1], mask.shape[1] - shift)
+        padded = mask[:, shift : end + shift]
+        is_token = pair.target[:, :end] == token
+        num_both += int((padded & is_token & pair.counts[:, :end]).sum())
+    return PaddingInLoss(
+        num_padding=num_padding,
+        num_counted=num_counted,
+        num_counted_padding=num_both,
+        padding_token=token,
+    )
+
+
+def _trailing(ids: Tensor, token: int) -> Tensor:
+    """Return where rows end with a token again and again."""
+    is_token = (ids == token).long()
+    return is_token.flip(1).cumprod(1).flip(1).bool()
+
+
+def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) -> EndOfText:
+    """Measure how often the tokenizer's end-of-text token is an input, and a target that counts."""
+    tokenizer = getattr(decode, "__self__", None)
+    token = getattr(tokenizer, "eos_token_id", None)
+    if not isinstance(token, int):
+        return EndOfText(token=None)
+    num_seen = 0
+    num_counted = 0
+    for feed, pair in zip(feeds, pairs, strict=True):
+        seen = pair.ids[:, 1:] == token
+        padding = padding_of(feed, pair.ids)
+        if padding is None:
+            padding = _trailing(pair.ids, token)  # its end may be padding: nothing tells them apart
+        seen = seen & ~padding[:, 1:]
+        num_seen += int(seen.sum())
+        num_counted += int(((pair.target == token) & pair.counts).sum())
+    return EndOfText(
+        token=token,
+        num_seen=num_seen,
+        num_counted=num_counted,
+        is_padding_token=getattr(tokenizer, "pad_token_id", None) == token,
+    )

@@ -1,0 +1,203 @@
+"""`sonde check` on real scripts: what is planted is named, its right twin is not called wrong, and
+nothing is written but the answer.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.forensics.checks import CHECKS
+from sonde.records.manifest import read_manifest
+
+SCRIPTS = Path(__file__).parents[1] / "check_scripts"
+LANGUAGE_MODEL = str(SCRIPTS / "language_model.py")
+HOSTS = str(SCRIPTS / "hosts.py")
+PLANTED = {
+    "unshifted": "label_shift",
+    "shifted_twice": "label_shift",
+    "sees_future": "causality",
+    "sees_one_ahead": "causality",
+    "batch_first": "rows_apart",
+    "packed_leak": "documents_apart",
+    "pads_count": "padding_in_loss",
+    "all_masked": "counted_positions",
+    "double_softmax": "loss_inputs",
+    "bad_init": "start_loss",
+    "no_zero_grad": "left_over_gradients",
+    "eval_mode": "train_mode",
+    "dropout_in_eval": "dropout",
+    "detached": "gradient_reach",
+    "not_in_optimizer": "optimizer_members",
+    "other_model": "optimizer_members",
+    "plain_list": "unregistered",
+    "untied": "tied_weights",
+    "rate_zero": "learning_rate",
+    "ascends": "one_batch",
+    "undivided": "accumulation",
+    "divided_twice": "accumulation",
+    "same_batch": "repeated_rows",
+    "bfloat16_weights": "lost_updates",
+}
+"""For each bug of the language model, the check that names it."""
+CONSEQUENCES = {"other_model": {"one_batch"}, "plain_list": {"dropout"}}
+"""What else is wrong then."""
+
+
+def check(*words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "sonde", "check", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+
+def answer(*script: str) -> tuple[int, Any]:
+    done = check("--json", "--", sys.executable, *script)
+    assert done.stdout, done.stderr[-3000:]
+    return done.returncode, json.loads(done.stdout)
+
+
+def wrong(document: Any) -> set[str]:
+    return {result["name"] for result in document["results"] if result["status"] == "wrong"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bug", "name"), PLANTED.items())
+def test_a_planted_bug_is_named_and_nothing_else(tmp_path: Path, bug: str, name: str) -> None:
+    code, document = answer(LANGUAGE_MODEL, str(tmp_path / "run"), "--bug", bug)
+
+    assert code == 1
+    assert wrong(document) == {name} | CONSEQUENCES.get(bug, set())
+
+
+@pytest.mark.slow
+def test_the_right_twin_is_not_called_wrong_and_nothing_is_written(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, document = answer(LANGUAGE_MODEL, str(run))
+
+    assert code == 0
+    assert wrong(document) == set()
+    assert [result["name"] for result in document["results"]] == [check.name for check in CHECKS]
+    assert not run.exists()
+
+
+@pytest.mark.slow
+def test_the_result_is_kept_in_a_run_that_exists_and_nothing_else_changes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    script = [sys.executable, LANGUAGE_MODEL, str(run)]
+    subprocess.run(script, check=True, capture_output=True)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    done = check("--", *script)
+
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    kept = after.pop(run / "check.json")
+    assert done.returncode == 0
+    assert after == before
+    assert json.loads(kept)["format"] == "sonde-check"
+    assert read_manifest(run).num_starts == 1
+
+
+@pytest.mark.slow
+def test_a_script_with_few_steps_is_checked_with_those(tmp_path: Path) -> None:
+    code, document = answer(LANGUAGE_MODEL, str(tmp_path / "run"), "--steps", "3")
+
+    assert code == 0
+    assert document["num_updates"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["huggingface", "lightning"])
+@pytest.mark.parametrize(
+    ("bug", "names"),
+    [("none", set()), ("shifted_twice", {"label_shift"}), ("sees_future", {"causality"})],
+)
+def test_hosts_are_checked_too(tmp_path: Path, host: str, bug: str, names: set[str]) -> None:
+    pytest.importorskip("transformers" if host == "huggingface" else "lightning")
+    code, document = answer(HOSTS, str(tmp_path / "run"), "--host", host, "--bug", bug)
+
+    assert code == int(bool(names))
+    assert wrong(document) == names
+    states = {result["name"]: result["status"] for result in document["results"]}
+    assert states["accumulation"] == "fine"
+    assert not list(tmp_path.rglob("checkpoint-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "names"),
+    [("none", set()), ("same_rows", {"rank_rows"}), ("sorted", {"label_order"})],
+)
+def test_ranks_are_checked_together(tmp_path: Path, bug: str, names: set[str]) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [str(SCRIPTS / "two_ranks.py"), str(tmp_path / "run"), "--bug", bug]
+    code, document = answer(*launcher, *script)
+
+    assert code == int(bool(names))
+    assert wrong(document) == names
+
+
+@pytest.mark.slow
+def test_a_script_without_a_recorder_is_told_what_to_add(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')")
+
+    done = check("--", sys.executable, str(script))
+
+    assert done.returncode == 1
+    assert "sonde.Recorder(" in done.stderr
+    assert "recorder.step(" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_names_the_token_without_an_embedding(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sonde, torch\n"
+        "model = torch.nn.Embedding(8, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "recorder = sonde.Recorder('run', model, optimizer)\n"
+        "recorder.step(lambda batch: model(batch).sum().backward(), torch.tensor([[1, 9]]))\n"
+    )
+
+    done = check("--", sys.executable, str(script))
+
+    assert done.returncode == 1
+    assert "token 9" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_names_three_bugs_and_writes_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "demo", "--check", "--out", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+
+    assert [check.name for check in CHECKS if f"| `{check.name}` |" not in page] == []
+
+
+def test_a_check_without_a_command_is_refused() -> None:
+    assert check().returncode == 1

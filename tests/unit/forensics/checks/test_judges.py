@@ -1,0 +1,435 @@
+"""Every judge, on both sides of its thresholds."""
+
+import math
+
+import pytest
+
+from sonde.forensics.checks import (
+    CHECKS,
+    accumulation,
+    connection,
+    counted_positions,
+    data_order,
+    determinism,
+    end_of_text,
+    influence,
+    label_shift,
+    loss_inputs,
+    one_batch,
+    precision,
+    start_loss,
+    step_habits,
+)
+from sonde.forensics.checks.check_rule import Check, Status, cannot_tell, result_of
+
+NEXT = ((0, 0.02), (1, 1.0), (2, 0.01))
+SAME = ((0, 1.0), (1, 0.02), (2, 0.01))
+TWICE = ((0, 0.02), (1, 0.03), (2, 1.0))
+REPEATING = ((0, 0.9), (1, 0.9), (2, 1.0))
+MOVED = influence.Influence(
+    num_compared=10, num_moved=4, largest=0.2, module="blocks.0", kind="Attention"
+)
+STILL = influence.Influence(num_compared=10)
+ROUNDED = influence.Influence(num_compared=10, num_moved=4, largest=1e-7, module="a", kind="B")
+CASES: list[tuple[Check, object, Status]] = [
+    (start_loss.CHECK, start_loss.StartLoss(loss=4.2, num_classes=61, label_entropy=4), "fine"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=10.2, num_classes=61, label_entropy=4), "fine"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=10.3, num_classes=61, label_entropy=4), "wrong"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=0.4, num_classes=61, label_entropy=4), "fine"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=math.nan, num_classes=61), "wrong"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=None), "does not apply"),
+    (loss_inputs.CHECK, loss_inputs.LossInputs(function="cross_entropy"), "fine"),
+    (
+        loss_inputs.CHECK,
+        loss_inputs.LossInputs(function="cross_entropy", is_normalised=True),
+        "wrong",
+    ),
+    (
+        loss_inputs.CHECK,
+        loss_inputs.LossInputs(
+            function="mse_loss", shape=(8, 1), target_shape=(8,), broadcasts=True
+        ),
+        "wrong",
+    ),
+    (loss_inputs.CHECK, loss_inputs.LossInputs(function="nll_loss", lacks_logarithm=True), "wrong"),
+    (loss_inputs.CHECK, loss_inputs.LossInputs(function=None), "does not apply"),
+    (
+        counted_positions.COUNTED,
+        counted_positions.CountedPositions(
+            num_rows=10, num_positions=100, num_counted=15, num_rows_without=5
+        ),
+        "fine",
+    ),
+    (
+        counted_positions.COUNTED,
+        counted_positions.CountedPositions(
+            num_rows=10, num_positions=100, num_counted=15, num_rows_without=6
+        ),
+        "wrong",
+    ),
+    (
+        counted_positions.COUNTED,
+        counted_positions.CountedPositions(
+            num_rows=20,
+            num_positions=200,
+            num_counted=90,
+            num_rows_without=10,
+            num_batches=2,
+            num_batches_without=1,
+        ),
+        "wrong",
+    ),
+    (
+        counted_positions.PADDING,
+        counted_positions.PaddingInLoss(num_padding=40, num_counted=1000, num_counted_padding=10),
+        "fine",
+    ),
+    (
+        counted_positions.PADDING,
+        counted_positions.PaddingInLoss(num_padding=40, num_counted=1000, num_counted_padding=11),
+        "wrong",
+    ),
+    (
+        counted_positions.PADDING,
+        counted_positions.PaddingInLoss(num_padding=0, num_counted=9, num_counted_padding=0),
+        "does not apply",
+    ),
+    (end_of_text.CHECK, end_of_text.EndOfText(token=None), "does not apply"),
+    (end_of_text.CHECK, end_of_text.EndOfText(token=2, num_seen=3), "does not apply"),
+    (end_of_text.CHECK, end_of_text.EndOfText(token=2, num_seen=4), "wrong"),
+    (end_of_text.CHECK, end_of_text.EndOfText(token=2, num_seen=4, num_counted=1), "fine"),
+    (label_shift.CHECK, label_shift.LabelShift(has_tokens=False), "does not apply"),
+    (label_shift.CHECK, label_shift.LabelShift(has_tokens=True, shares=NEXT), "fine"),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=SAME, is_causal=True),
+        "wrong",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=SAME, is_causal=False),
+        "cannot tell",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=TWICE, is_causal=True),
+        "wrong",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=TWICE, is_causal=True, offset=1),
+        "fine",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=REPEATING, is_causal=True),
+        "cannot tell",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=((1, 0.1), (0, 0.12)), is_causal=False),
+        "does not apply",
+    ),
+    (influence.CAUSALITY, STILL, "fine"),
+    (influence.CAUSALITY, MOVED, "wrong"),
+    (influence.CAUSALITY, ROUNDED, "cannot tell"),
+    (influence.CAUSALITY, influence.Influence(unfit="no"), "does not apply"),
+    (influence.CAUSALITY, influence.Influence(unknown="no"), "cannot tell"),
+    (influence.PADDING, STILL, "fine"),
+    (influence.PADDING, MOVED, "wrong"),
+    (influence.DOCUMENTS, STILL, "fine"),
+    (influence.DOCUMENTS, MOVED, "wrong"),
+    (influence.ROWS, STILL, "fine"),
+    (influence.ROWS, MOVED, "cannot tell"),
+    (connection.REACH, connection.GradientReach(num_parameters=4), "fine"),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, without=("a",), without_but_used=()),
+        "fine",
+    ),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, without=("a",), without_but_used=("a",)),
+        "wrong",
+    ),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, without=("a",)),
+        "cannot tell",
+    ),
+    (connection.REACH, connection.GradientReach(num_parameters=4, all_zero=True), "wrong"),
+    (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=9), "fine"),
+    (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=4), "fine"),
+    (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=0), "wrong"),
+    (
+        connection.MEMBERS,
+        connection.OptimizerMembers(num_parameters=9, num_held=4, with_gradient_not_held=("a",)),
+        "wrong",
+    ),
+    (connection.MOVE, connection.WeightsMove(num_parameters=3), "fine"),
+    (connection.MOVE, connection.WeightsMove(num_parameters=3, unmoved=("a",)), "wrong"),
+    (connection.MOVE, connection.WeightsMove(num_parameters=3, frozen_but_moved=("a",)), "wrong"),
+    (connection.MOVE, connection.WeightsMove(num_parameters=3, has_rate=False), "cannot tell"),
+    (connection.TIED, connection.TiedWeights(), "does not apply"),
+    (connection.TIED, connection.TiedWeights(tied=("a and b",)), "fine"),
+    (connection.TIED, connection.TiedWeights(only_equal=("a and b",)), "wrong"),
+    (connection.UNREGISTERED, connection.Unregistered(), "fine"),
+    (connection.UNREGISTERED, connection.Unregistered(hidden=("a",)), "wrong"),
+    (step_habits.LEFT_OVER, step_habits.LeftOver(num_updates=7, num_left=0), "fine"),
+    (step_habits.LEFT_OVER, step_habits.LeftOver(num_updates=7, num_left=1), "wrong"),
+    (step_habits.LEFT_OVER, step_habits.LeftOver(num_updates=0, num_left=0), "cannot tell"),
+    (
+        step_habits.MODE,
+        step_habits.TrainMode(is_training=True, num_dropouts=0, num_norms=1),
+        "fine",
+    ),
+    (
+        step_habits.MODE,
+        step_habits.TrainMode(is_training=True, num_dropouts=2, num_norms=0),
+        "cannot tell",
+    ),
+    (
+        step_habits.MODE,
+        step_habits.TrainMode(is_training=False, num_dropouts=0, num_norms=0),
+        "fine",
+    ),
+    (
+        step_habits.MODE,
+        step_habits.TrainMode(is_training=False, num_dropouts=0, num_norms=1),
+        "wrong",
+    ),
+    (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-6)), "fine"),
+    (step_habits.RATES, step_habits.Rates(rates=(0.0, 0.0)), "wrong"),
+    (step_habits.RATES, step_habits.Rates(rates=(1e-3, -1e-3)), "wrong"),
+    (step_habits.RATES, step_habits.Rates(rates=(math.nan,)), "does not apply"),
+    (
+        step_habits.DROPOUT,
+        step_habits.Dropout(num_called=2, is_training=True, acts=True),
+        "fine",
+    ),
+    (
+        step_habits.DROPOUT,
+        step_habits.Dropout(num_called=2, is_training=True, acts=False),
+        "wrong",
+    ),
+    (
+        step_habits.DROPOUT,
+        step_habits.Dropout(num_called=0, is_training=True, acts=None),
+        "does not apply",
+    ),
+    (
+        step_habits.DROPOUT,
+        step_habits.Dropout(
+            num_called=2, is_training=True, acts=True, acts_in_evaluation=("F.dropout",)
+        ),
+        "wrong",
+    ),
+    (accumulation.CHECK, accumulation.Accumulation(num_micro=1), "does not apply"),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, weights=(0.25,) * 4, counts=(10,) * 4),
+        "fine",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=2, weights=(0.2, 0.8), counts=(10, 40)),
+        "fine",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, weights=(1.0,) * 4, counts=(10,) * 4),
+        "wrong",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, weights=(1 / 16,) * 4, counts=(10,) * 4),
+        "wrong",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, weights=(0.4,) * 4, counts=(10,) * 4),
+        "cannot tell",
+    ),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 2.9, 2.8, 2.7, 2.6, 2.5)), "fine"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 3.3, 3.4, 3.5, 3.6, 3.7)), "wrong"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 3.1, 3.1, 3.1, 3.1, 3.1)), "cannot tell"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0,) * 6), "wrong"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0,) * 6, largest_rate=0.0), "cannot tell"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 2.0, math.nan, 1, 1, 1)), "wrong"),
+    (one_batch.CHECK, one_batch.OneBatch(losses=(), num_optimizers=2), "does not apply"),
+    (precision.PRECISION, precision.Precision(dtype=None), "does not apply"),
+    (
+        precision.PRECISION,
+        precision.Precision(dtype="bfloat16", loss=4.01, float32_loss=4.0, cosine=0.99),
+        "fine",
+    ),
+    (
+        precision.PRECISION,
+        precision.Precision(dtype="bfloat16", loss=4.3, float32_loss=4.0, cosine=0.99),
+        "wrong",
+    ),
+    (
+        precision.PRECISION,
+        precision.Precision(dtype="float16", loss=4.0, float32_loss=4.0, cosine=0.5),
+        "wrong",
+    ),
+    (precision.LOST, precision.LostUpdates(dtype=None), "does not apply"),
+    (
+        precision.LOST,
+        precision.LostUpdates(dtype="bfloat16", num_weights=100, num_unchanged=49),
+        "fine",
+    ),
+    (
+        precision.LOST,
+        precision.LostUpdates(dtype="bfloat16", num_weights=100, num_unchanged=50),
+        "wrong",
+    ),
+    (precision.CLIPPED, precision.ClippedScaled(scale=None), "does not apply"),
+    (
+        precision.CLIPPED,
+        precision.ClippedScaled(scale=65536.0, norm_at_clipping=30.0, norm_at_step=1.0),
+        "fine",
+    ),
+    (
+        precision.CLIPPED,
+        precision.ClippedScaled(scale=65536.0, norm_at_clipping=65536.0, norm_at_step=1e-5),
+        "wrong",
+    ),
+    (determinism.CHECK, determinism.Determinism(first=1.0, second=1.0), "fine"),
+    (determinism.CHECK, determinism.Determinism(first=1.0, second=1.1), "cannot tell"),
+    (determinism.CHECK, determinism.Determinism(first=None, second=None), "cannot tell"),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(
+            num_batches=8, num_rows=64, row_length=16, num_same_batches=7, is_same_memory=False
+        ),
+        "wrong",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(
+            num_batches=8, num_rows=64, row_length=16, num_same_batches=7, is_same_memory=True
+        ),
+        "cannot tell",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=6),
+        "fine",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=7),
+        "wrong",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=2, num_twice_in_batch=40),
+        "fine",
+    ),
+    (data_order.LABELS, data_order.LabelOrder(is_classification=False), "does not apply"),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(
+            is_classification=True,
+            num_classes=10,
+            classes_of_batches=(1, 1),
+            num_rows=64,
+            num_seen=1,
+            is_sorted=True,
+        ),
+        "wrong",
+    ),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(
+            is_classification=True,
+            num_classes=2,
+            classes_of_batches=(1, 1),
+            num_rows=64,
+            num_seen=1,
+            is_sorted=True,
+        ),
+        "cannot tell",
+    ),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(
+            is_classification=True,
+            num_classes=10,
+            classes_of_batches=(1, 1),
+            num_rows=32,
+            num_seen=2,
+        ),
+        "wrong",
+    ),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(
+            is_classification=True,
+            num_classes=10,
+            classes_of_batches=(7, 6),
+            num_rows=32,
+            num_seen=8,
+        ),
+        "fine",
+    ),
+    (data_order.RANKS, data_order.RankRows(num_ranks=1), "does not apply"),
+    (data_order.RANKS, data_order.RankRows(num_ranks=2, num_rows=64, num_shared=6), "fine"),
+    (data_order.RANKS, data_order.RankRows(num_ranks=2, num_rows=64, num_shared=7), "wrong"),
+    (
+        data_order.RANKS,
+        data_order.RankRows(num_ranks=2, num_rows=64, num_shared=64, shares_work=False),
+        "does not apply",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "measured", "status"), CASES)
+def test_a_judge_comes_to_what_its_numbers_say(
+    check: Check, measured: object, status: Status
+) -> None:
+    result = result_of(check, measured)
+
+    assert result.status == status, result.text
+    assert result.text
+    assert bool(result.advice) == (status == "wrong")
+
+
+def test_every_check_is_judged_here_and_has_its_own_name() -> None:
+    names = [check.name for check in CHECKS]
+
+    assert {check.name for check, _, _ in CASES} == set(names)
+    assert len(set(names)) == len(names)
+
+
+def test_what_could_not_be_measured_is_told_in_place_of_a_judgement() -> None:
+    result = result_of(start_loss.CHECK, cannot_tell("because"))
+
+    assert (result.status, result.text) == ("cannot tell", "because")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_next_token", "are_rows_known", "status"),
+    [
+        ("BatchNorm1d", False, True, "fine"),
+        ("MultiheadAttention", False, True, "wrong"),
+        ("LSTM", False, False, "cannot tell"),
+        ("Block", True, True, "wrong"),
+        ("SparseMoeBlock", True, True, "cannot tell"),
+    ],
+)
+def test_rows_that_move_one_another_are_wrong_only_where_nothing_is_meant_to(
+    kind: str, is_next_token: bool, are_rows_known: bool, status: Status
+) -> None:
+    measured = influence.Influence(
+        num_compared=7,
+        num_moved=7,
+        largest=0.5,
+        module="layer",
+        kind=kind,
+        is_next_token=is_next_token,
+        are_rows_known=are_rows_known,
+    )
+
+    assert result_of(influence.ROWS, measured).status == status
