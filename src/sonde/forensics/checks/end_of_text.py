@@ -14,7 +14,7 @@ class EndOfText:
     """What was measured over the first batches."""
 
     token: int | None
-    """The end-of-text token; None if no tokenizer says it."""
+    """The end-of-text token; None if no tokenizer says it, or targets are not the next token."""
     num_seen: int = 0
     """How often it is in the inputs after the first position, padding left out."""
     num_counted: int = 0
@@ -26,7 +26,9 @@ class EndOfText:
 def judge(measured: EndOfText) -> Outcome:
     """Judge whether the end-of-text token is ever a target."""
     if measured.token is None:
-        return does_not_apply("No tokenizer says which token ends a text.")
+        return does_not_apply(
+            "The targets are not the next token, or no tokenizer says how texts end."
+        )
     if measured.num_counted:
         return fine(f"Token {measured.token} ends texts {measured.num_counted} times.")
     if measured.num_seen < _MIN_SEEN:

@@ -68,7 +68,8 @@ def aligned(look: Look) -> Aligned | None:
                 continue
             for is_time_first in (False, True):
                 pair = _pair(number, ids, lookup.num_embeddings, call, is_time_first)
-                if pair is not None:
+                # Rows are in the first dimension unless the tokens themselves say otherwise.
+                if pair is not None and (not is_time_first or pair.best_share >= ALIKE):
                     found.append(pair)
     return max(found, key=_fit, default=None)
 
@@ -324,7 +325,7 @@ def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) ->
     """Measure how often the tokenizer's end-of-text token is an input, and a target that counts."""
     tokenizer = getattr(decode, "__self__", None)
     token = getattr(tokenizer, "eos_token_id", None)
-    if not isinstance(token, int):
+    if not isinstance(token, int) or not all(pair.next_share >= ALIKE for pair in pairs):
         return EndOfText(token=None)
     num_seen = 0
     num_counted = 0
