@@ -13,6 +13,8 @@ from sonde.run import Run
 from sonde.spikes.quiet_rules import QUIET_FAILURE, SAME_BATCH, QuietFinding, QuietWatch
 from sonde.spikes.recorder import SpikeRecorder
 
+REPEATED_ROWS_TOLD: Final = "check repeated_rows"
+"""What the look at the first updates tells of the same thing."""
 _NUM_SAME: Final = 8
 """The same batch so many times in a row is told."""
 _MAX_COMPARED: Final = 1 << 20
@@ -60,6 +62,8 @@ class QuietLook:
     def _look_at_batch(self, update: Update) -> None:
         """Notice that a loader gives the same batch again and again."""
         if SAME_BATCH in self._told or not update.micro or not update.micro[0].tensors:
+            return
+        if self.guard.has_told(REPEATED_ROWS_TOLD):
             return
         batch = update.micro[0].tensors[0]
         before = self._last_batch

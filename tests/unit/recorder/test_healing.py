@@ -158,6 +158,7 @@ def test_two_ranks_go_back_together_for_a_row_of_one_of_them(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_spoiled_weight_is_undone_and_no_sample_is_left_out(tmp_path: Path) -> None:
     with Run(tmp_path / "healed") as run:
         loop = Loop(run)

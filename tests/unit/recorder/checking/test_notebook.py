@@ -79,6 +79,7 @@ def trained(run: Path, *, check_at: tuple[int, ...]) -> tuple[list[float], list[
     return losses, state, torch.get_rng_state()
 
 
+@pytest.mark.slow
 def test_training_after_a_check_is_the_same_to_the_bit(tmp_path: Path) -> None:
     losses, state, generator = trained(tmp_path / "a", check_at=())
     checked_losses, checked_state, checked_generator = trained(tmp_path / "b", check_at=(0, 3, 11))
@@ -88,6 +89,7 @@ def test_training_after_a_check_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert torch.equal(generator, checked_generator)
 
 
+@pytest.mark.slow
 def test_a_right_loop_is_not_called_wrong_and_the_report_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_check_without_a_step_function_is_refused(tmp_path: Path) -> None:
     loop.recorder.close()
 
 
+@pytest.mark.slow
 def test_an_experiment_that_fails_becomes_cannot_tell(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run")
     calls = []
