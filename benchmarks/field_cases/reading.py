@@ -125,13 +125,7 @@ def wrong_checks(check: Mapping[str, Any] | None) -> list[str]:
     """Return the names of the checks that say "wrong"."""
     if check is None:
         return []
-    rows = check.get("checks", check.get("results", ()))
-    names: list[str] = []
-    for row in rows:
-        result = row.get("result", row.get("state"))
-        if result == "wrong":
-            names.append(str(row.get("check", row.get("name"))))
-    return names
+    return [str(row["name"]) for row in check.get("results", ()) if row.get("status") == "wrong"]
 
 
 def count(case: Case, gotten: Gotten) -> Outcome:

@@ -63,9 +63,9 @@ def test_an_exact_resume_is_no_problem() -> None:
 
 def test_only_checks_that_say_wrong_count() -> None:
     document = {
-        "checks": [
-            {"check": "causality", "result": "wrong"},
-            {"check": "padding", "result": "cannot tell"},
+        "results": [
+            {"name": "causality", "status": "wrong"},
+            {"name": "padding", "status": "cannot tell"},
         ]
     }
     assert wrong_checks(document) == ["causality"]
@@ -97,7 +97,7 @@ def test_a_failure_is_named_by_the_resume_report_and_by_the_check() -> None:
     resumed = count(case_of("resume_schedule", also_true="resume_optimizer"), Gotten(REPORT))
     assert resumed.named
     assert not resumed.misled
-    checked = Gotten(check={"checks": [{"check": "future_leak", "result": "wrong"}]})
+    checked = Gotten(check={"results": [{"name": "causality", "status": "wrong"}]})
     assert count(case_of("future_leak"), checked).named
 
 
