@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sonde import ranks
 from sonde.forensics.checks.accumulation import Accumulation
@@ -88,6 +89,9 @@ def precision(bench: Bench) -> Precision:
     with undone(training, bench.reach):
         low, looks = bench.gradients(feeds)
     with undone(training, bench.reach), in_float32(training.model, training.device_type):
+        if ranks.any_rank(_autocast_dtype(bench, below_the_model=True) is not None):
+            # Accelerate switches autocast on within the model's own forward.
+            return Precision(dtype=dtype)
         high, other = bench.gradients(feeds)
     return Precision(
         dtype=dtype,
@@ -103,17 +107,19 @@ def _unscaled_loss(look: Look) -> float | None:
     return look.loss if call is None else call.mean
 
 
-def _autocast_dtype(bench: Bench) -> str | None:
-    """Return the precision of autocast while the model runs; None without it."""
+def _autocast_dtype(bench: Bench, *, below_the_model: bool = False) -> str | None:
+    """Return the precision of autocast when a module is called; None without it."""
     training = bench.training
     seen: list[str] = []
 
-    def look(*_: Any) -> None:
+    def look(module: torch.nn.Module, *_: Any) -> None:
+        if below_the_model and module is training.model:
+            return
         if torch.is_autocast_enabled(training.device_type):
             seen.append(str(torch.get_autocast_dtype(training.device_type)))
 
     with undone(training, bench.reach):
-        handle = training.model.register_forward_pre_hook(look)
+        handle = register_module_forward_pre_hook(look)
         try:
             bench.forward_here(bench.first)
         finally:
