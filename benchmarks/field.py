@@ -42,6 +42,9 @@ from benchmarks.field_cases.parts import (
 )
 from benchmarks.field_cases.reading import Gotten, Outcome, count
 
+from sonde.records.journal import read_events
+from sonde.records.layout import RunLayout
+
 PROJECT: Final = Path(__file__).resolve().parents[1]
 _SONDE: Final = (sys.executable, "-m", "sonde")
 _TIMEOUT: Final = 180.0
@@ -117,7 +120,7 @@ def recount(documents: Sequence[dict[str, Any]]) -> list[Measured]:
             cases[planned.case.name] = planned.case
     measured: list[Measured] = []
     for document in documents:
-        gotten = Gotten(**{name: document[name] for name in Gotten._fields})
+        gotten = Gotten(**{name: document[name] for name in Gotten._fields if name in document})
         case = cases[document["case"]]
         measured.append(Measured(case, gotten, count(case, gotten)))
     return measured
@@ -154,9 +157,19 @@ def get_all(found: Planned, folder: Path, *, has_check: bool) -> Gotten:
         verdict=verdict,
         refusal="" if verdict else _first_line(asked.stderr),
         check=check,
+        notices=tuple(_notices(run)),
         crashed=crashed,
         seconds=time.monotonic() - began,
     )
+
+
+def _notices(run: Path) -> Iterator[str]:
+    """Yield the names of the checks that the recorder told of."""
+    if RunLayout(run).manifest.exists():
+        for record in read_events(run, "recorder_notice"):
+            kind, _, name = str(record.get("what")).partition(" ")
+            if kind == "check":
+                yield name
 
 
 def print_tables(measured: Sequence[Measured]) -> None:

@@ -60,6 +60,10 @@ class Gotten(NamedTuple):
     """Why `sonde diagnose` refused."""
     check: Mapping[str, Any] | None = None
     """The document of `sonde check --json`; None if there is none."""
+    notices: tuple[str, ...] = ()
+    """The checks that the recorder told of during training, by name; their sentences are among what
+    was printed.
+    """
     crashed: str = ""
     """The end of what a training process wrote that failed."""
     seconds: float = 0.0
@@ -172,7 +176,7 @@ def _is_in_time(case: Case, step: int) -> bool:
 
 def _is_named(case: Case, gotten: Gotten) -> bool:
     accepted = names_of(case.accepted)
-    if accepted & set(wrong_checks(gotten.check)):
+    if accepted & {*wrong_checks(gotten.check), *gotten.notices}:
         return True
     if accepted & set(resume_complaints(gotten.printed)):
         return True
@@ -227,7 +231,7 @@ def _misleading(case: Case, gotten: Gotten, verdicts: Iterable[Mapping[str, Any]
     for cause in resume_complaints(gotten.printed):
         if cause not in fair:
             yield cause
-    for name in wrong_checks(gotten.check):
+    for name in {*wrong_checks(gotten.check), *gotten.notices}:
         if name not in fair:
             yield name
     if not fair & SAMPLE_CAUSES:

@@ -52,6 +52,10 @@ _SLOW_MEMORY: Final = 128
 """The number of slow levels, `_SLOW_EVERY` steps apart, among which the lowest is chosen."""
 _DRIFT_RELATIVE: Final = 0.04
 """A divergence must also be this fraction of the lowest slow level."""
+_NEAR_ZERO: Final = 0.02
+"""A level below this fraction of the first one is near zero."""
+_NEAR_ZERO_RISE: Final = 0.1
+"""Near zero, a bad number is above the level by this fraction of the first level."""
 _SIGMA_PER_MAD: Final = 1.4826
 _TAIL_FROM: Final = 2.0
 """Where the upper tail begins, in deviations."""
@@ -124,6 +128,8 @@ class RobustState:
     """The deviation of the residuals; 0 until there are enough of them."""
     num_seen: int = 0
     is_adrift: bool = False
+    first_level: float = 0.0
+    """The level at the beginning; 0 until it is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +180,8 @@ class RobustRule(Rule):
         residual = value - expected
         residuals = state.residuals
         if len(residuals) < _MIN_HISTORY:
+            if not residuals:
+                state.first_level = expected
             residuals.push(residual)
             self._learn(state, value)
             return NOTHING
@@ -183,7 +191,7 @@ class RobustRule(Rule):
             state.spread = max(spread, 1e-4 * abs(expected), 1e-12)
         z = above / state.spread
         if z > _TAIL_FROM:
-            if z > state.limit and residual > self.min_relative * abs(expected):
+            if z > state.limit and residual > self._least_rise(state, expected):
                 self._endure(state, value)
                 return Score(SPIKE, expected, z)
             state.tail.learn(z)
@@ -207,10 +215,19 @@ class RobustRule(Rule):
         start = self.start()
         return RobustState(
             **{
-                one.name: _unpacked(getattr(start, one.name), packed[one.name])
-                for one in fields(start)
+                part.name: _unpacked(getattr(start, part.name), packed[part.name])
+                for part in fields(start)
+                if part.name in packed  # a state of an older version has fewer
             }
         )
+
+    def _least_rise(self, state: RobustState, expected: float) -> float:
+        """Return how far a number must be above the level to be bad at all. Beside a loss that has
+        gone to nothing, everything is many deviations away.
+        """
+        if 0 <= expected < _NEAR_ZERO * state.first_level:
+            return _NEAR_ZERO_RISE * state.first_level
+        return self.min_relative * abs(expected)
 
     def _learn(self, state: RobustState, value: float) -> None:
         state.level.push(value)

@@ -111,3 +111,11 @@ def test_its_state_is_small_plain_data() -> None:
     packed = json.dumps(rule.pack(state))
     assert len(packed) < 10_000
     assert rule.pack(rule.unpack(json.loads(packed))) == rule.pack(state)
+
+
+def test_beside_a_loss_that_has_gone_to_nothing_only_a_large_rise_is_a_spike() -> None:
+    falling = [2.3 * 0.9**step + 1e-4 for step in range(200)]
+    small = find_events([*falling, 0.1, *falling[-4:]], RobustRule())
+    large = find_events([*falling, 1.5, *falling[-4:]], RobustRule())
+    assert small == []
+    assert [event.first_step for event in large] == [200]
