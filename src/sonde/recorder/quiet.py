@@ -108,7 +108,7 @@ def _is_same(before: Tensor, batch: Tensor) -> bool:
     """Return whether two batches have the same content. Tensors on a device are not waited for, and
     a buffer that the loop fills anew cannot be compared with itself.
     """
-    if not batch.is_cpu or batch.layout is not torch.strided or batch.is_nested:
+    if before is batch or not batch.is_cpu or batch.layout is not torch.strided or batch.is_nested:
         return False
     if batch.shape != before.shape or batch.dtype != before.dtype:
         return False

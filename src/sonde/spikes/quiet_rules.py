@@ -93,14 +93,16 @@ Rule: TypeAlias = Callable[[StepSeries], "QuietFinding | None"]
 def loss_collapse(series: StepSeries) -> QuietFinding | None:
     """Find a loss that falls off a cliff, far below where it had settled."""
     losses = series.losses
-    if len(losses) < _SHORT + _LONG or not np.isfinite(losses[-_SHORT - _LONG :]).all():
+    if len(losses) < _SHORT + _LONG:
         return None
     before = losses[-_SHORT - _LONG : -_SHORT]
     level = _median(before)
-    first_half = _median(before[: _LONG // 2])
     now = _median(losses[-_SHORT:])
+    if not 0 <= now < _CLIFF * level:
+        return None
+    first_half = _median(before[: _LONG // 2])
     is_settled = 0 < first_half < _SETTLED * _median(before[_LONG // 2 :])
-    if not is_settled or not 0 <= now < _CLIFF * level:
+    if not is_settled or not np.isfinite(losses[-_SHORT - _LONG :]).all():
         return None
     return QuietFinding(
         kind=COLLAPSE,
@@ -120,20 +122,19 @@ def no_progress(series: StepSeries) -> QuietFinding | None:
         return None
     early = losses[_SHORT : _SHORT + _LONG]
     late = losses[-_LONG:]
-    if not (np.isfinite(early).all() and np.isfinite(late).all()):
-        return None
-    has_rate = not np.any(series.rates[-_LONG:] <= 0)
     level = _median(early)
-    if not has_rate or level <= 0 or _median(late) < (1 - _PROGRESS) * level:
+    now = _median(late)
+    # If it rises, that is another story.
+    if level <= 0 or not (1 - _PROGRESS) * level <= now <= (1 + 10 * _PROGRESS) * level:
         return None
-    if _median(late) > (1 + 10 * _PROGRESS) * level:
-        return None  # it rises: that is another story
+    is_known = np.isfinite(early).all() and np.isfinite(late).all()
+    if not is_known or np.any(series.rates[-_LONG:] <= 0):
+        return None
     return QuietFinding(
         kind=NO_PROGRESS,
         step=int(series.steps[-1]),
         sentence=(
-            f"the loss is {_median(late):.4g}, and was {level:.4g} {len(losses) - _SHORT} steps"
-            " before"
+            f"the loss is {now:.4g}, and was {level:.4g} {len(losses) - _SHORT} steps before"
         ),
         look_at=(
             "whether the optimizer holds the parameters of this model, whether labels belong to"
@@ -175,10 +176,11 @@ def fading_gradient(series: StepSeries) -> QuietFinding | None:
         return None
     early = _median(norms[_SHORT : _SHORT + _LONG])
     late = _median(norms[-_LONG:])
+    if not 0 < late < _FADED * early:
+        return None
     loss_then = _median(series.losses[_SHORT : _SHORT + _LONG])
     loss_now = _median(series.losses[-_LONG:])
-    is_high = loss_now > _STILL_HIGH * loss_then > 0
-    if not (0 < late < _FADED * early and is_high):
+    if not loss_now > _STILL_HIGH * loss_then > 0:
         return None
     return QuietFinding(
         kind=FADING_GRADIENT,
@@ -208,13 +210,14 @@ def slower(series: StepSeries) -> QuietFinding | None:
     """Find steps that take far longer than they did, and for a long time."""
     block = 2 * _LONG
     seconds = series.seconds
-    if len(seconds) < 3 * block or not np.isfinite(seconds).all():
+    if len(seconds) < 3 * block:
+        return None
+    now = _median(seconds[-block:])
+    if not now >= _LEAST_SECONDS:
         return None
     blocks = seconds[len(seconds) % block :].reshape(-1, block)
-    medians = np.median(blocks, axis=1)
-    fastest = float(medians[:-1].min())
-    now = float(medians[-1])
-    if now < _LEAST_SECONDS or now < _SLOWER * fastest:
+    fastest = float(np.sort(blocks[:-1], axis=1)[:, _LONG].min())
+    if not now >= _SLOWER * fastest:
         return None
     waited = _median(series.waits[-block:])
     return QuietFinding(
@@ -285,4 +288,5 @@ class QuietWatch:
 
 
 def _median(values: Floats) -> float:
-    return float(np.median(values))
+    """Return the median of a few numbers; sorting costs a tenth of `np.median` here."""
+    return float(np.sort(values)[len(values) // 2])
