@@ -41,6 +41,8 @@ def target_of(value: TargetLike) -> Target:
     """Return the target that a user means: a URL, a command, or a function."""
     if isinstance(value, Target):
         return value
+    if not isinstance(value, str) and not callable(value):
+        raise SettingError(f"an alert goes to a URL, a command or a function, not to {value!r:.80}")
     if callable(value):
         return Target(f"the function {getattr(value, '__name__', 'given')}", value)
     return webhook(value) if re.match(r"\w+://", value) else command(value)

@@ -22,6 +22,7 @@ from sonde.forensics.judge import judge_scene
 from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
 from sonde.log.device import Copy
+from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
@@ -48,8 +49,18 @@ _logger = logging.getLogger("sonde")
 class Judgement:
     """Judges the updates of one training, one after another."""
 
-    def __init__(self, training: Training, keeper: Keeper, guard: Guard, on_event: str) -> None:
-        """`keeper` receives the records. The watchers become part of the training's state."""
+    def __init__(
+        self,
+        training: Training,
+        keeper: Keeper,
+        guard: Guard,
+        on_event: str,
+        alerts: EventAlerts,
+    ) -> None:
+        """`keeper` receives the records, `alerts` tells others. The watchers become part of the
+        training's state.
+        """
+        self._alerts = alerts
         self.on_event = on_event
         self._training = training
         self._run = training.run
@@ -70,7 +81,7 @@ class Judgement:
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
-        self._quiet = QuietLook(self._run, guard, self.spikes)
+        self._quiet = QuietLook(self._run, guard, self.spikes, alerts)
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -248,7 +259,8 @@ class Judgement:
         if ranks.rank() == 0:
             metric = event.metric.replace("_", " ")
             jump = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
-            self._write_verdict(jump, update, found, started, event=asdict(event))
+            verdict = self._write_verdict(jump, update, found, started, event=asdict(event))
+            self._alerts.event(event, verdict)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
         """Keep the texts of outlying samples, and write a first verdict on the first ones. Each
@@ -285,7 +297,7 @@ class Judgement:
                 row_expected=found.expected,
                 row_deviations=found.z,
             )
-            self._write_verdict(jump, judged, evidence, started)
+            self._alerts.sample(jump, self._write_verdict(jump, judged, evidence, started))
 
     def _write_verdict(
         self,
@@ -294,8 +306,8 @@ class Judgement:
         scene: SceneEvidence,
         started: float,
         event: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Judge a scene, write the verdict into the run and log it in one line."""
+    ) -> Verdict:
+        """Judge a scene, write the verdict into the run, log it in one line, and return it."""
         now = time.time()
         verdict = Verdict(
             step=update.step,
@@ -311,6 +323,7 @@ class Judgement:
         root = self._run.layout.root
         path = self._run.directory / write_verdict(root, verdict).relative_to(root)
         _logger.warning("step %d: %s. %s (%s)", update.step, jump, _in_a_line(verdict), path)
+        return verdict
 
 
 def _what_jumped(update: Update) -> str:

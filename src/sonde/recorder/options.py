@@ -2,20 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from sonde.alerts.targets import Target, TargetLike, target_of
 from sonde.checkpoint.resume_report import PARTS
 from sonde.errors import SettingError, check_choice
 from sonde.fields import Amount, Count, Positive, check_fields
 from sonde.heal.decision import Heal
 from sonde.spikes.recorder import SpikeSettings
 
-OnEvent: TypeAlias = Literal["record", "skip", "stop", "heal"]
+Reaction: TypeAlias = Literal["record", "skip", "stop", "heal"]
 """What to do when the loss jumps or a gradient is not finite.
 
 `record` only records it. `skip` also drops this update's gradients. `stop` ends the run with
 `TrainingStopped`. `heal` goes back if the loss does not recover (healing.py).
 """
+OnEvent: TypeAlias = Reaction | TargetLike | Sequence[Reaction | TargetLike]
+"""A reaction; or a function, a command or the URL of a webhook that is told of every event
+(alerts/); or several of these. Without a reaction, events are recorded.
+"""
+REACTIONS: Final = ("record", "skip", "stop", "heal")
 OnResume: TypeAlias = Literal["tell", "stop"]
 """What to do when a resume did not restore everything: tell it, or end the run with
 `TrainingStopped` before the first update.
@@ -98,9 +104,27 @@ class RecorderOptions:
             check_choice(PARTS, expect=part)
 
 
+def split_on_event(on_event: OnEvent) -> tuple[str, list[TargetLike]]:
+    """Return the reaction to events, and who is told of them. Raises if that is not clear."""
+    parts: list[Any] = [on_event]
+    if isinstance(on_event, (list, tuple)) and not isinstance(on_event, Target):
+        parts = list(on_event)
+    reactions = []
+    targets: list[TargetLike] = []
+    for part in parts:
+        is_word = isinstance(part, str) and part.isidentifier()
+        if is_word:
+            check_choice(REACTIONS, on_event=part)
+            reactions.append(part)
+        else:
+            targets.append(target_of(part))
+    if len(reactions) > 1:
+        raise SettingError(f"on_event has several reactions: {', '.join(reactions)}")
+    return reactions[0] if reactions else "record", targets
+
+
 def check_on_event(on_event: str, options: RecorderOptions) -> None:
-    """Raise if the reaction to an event is unknown, or cannot work with the options."""
-    check_choice(("record", "skip", "stop", "heal"), on_event=on_event)
+    """Raise if the reaction to an event cannot work with the options."""
     if on_event != "heal":
         return
     if not options.state_every or options.heal.halve_rate or options.heal.dry_run:

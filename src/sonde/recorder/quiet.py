@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.update import Update
 from sonde.records.journal import read_events
@@ -24,8 +25,9 @@ _MAX_COMPARED: Final = 1 << 20
 class QuietLook:
     """Looks at every finished update of one training."""
 
-    def __init__(self, run: Run, guard: Guard, spikes: SpikeRecorder) -> None:
-        """`spikes` records the failure as an event."""
+    def __init__(self, run: Run, guard: Guard, spikes: SpikeRecorder, alerts: EventAlerts) -> None:
+        """`spikes` records the failure as an event, `alerts` tells others."""
+        self._alerts = alerts
         self.guard = guard
         self._spikes = spikes
         self._run = run
@@ -98,6 +100,7 @@ class QuietLook:
                 sentence=finding.sentence,
                 look_at=finding.look_at,
             )
+            self._alerts.quiet(finding)
             self.guard.tell(
                 finding.kind,
                 f"sonde: step {finding.step}: {finding.sentence}. Look at {finding.look_at}",

@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from sonde import ranks
 from sonde.errors import SettingError, SondeError, TrainingStopped
 from sonde.forensics.checks.check_report import CheckReport
+from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.opening import make_visible, tell_what_is_watched
-from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event
+from sonde.recorder.options import OnEvent, RecorderOptions, check_on_event, split_on_event
 from sonde.recorder.pipeline import Pipeline
 from sonde.recorder.samples import Rewound
 from sonde.recorder.takeover import give_up, take_over
@@ -73,7 +74,8 @@ class Recorder:
         any wrapper and compilation. `decode` converts tokens to text. `sample_ids` returns the
         names of the samples in a batch: numbers, or pairs of dataset and number; a batch that is a
         dict may have them under that key. `config` are the hyperparameters. `on_event` says what to
-        do when the loss jumps or a gradient is not finite: "record", "skip", "stop" or "heal".
+        do when the loss jumps or a gradient is not finite: "record", "skip", "stop" or "heal"; and
+        who is told, a function, a command or the URL of a webhook.
         `named` is everything else with a `state_dict` that the training depends on: scheduler,
         scaler.
         """
@@ -85,7 +87,8 @@ class Recorder:
         if is_check():  # its run is thrown away
             options = replace(options, state_every=0)
             on_event = "record"
-        check_on_event(on_event, options)
+        reaction, targets = split_on_event(on_event)
+        check_on_event(reaction, options)
         innermost = _innermost(optimizer)
         _check_arguments(model, innermost, named)
         self.owns_run = not isinstance(run, Run)
@@ -97,7 +100,8 @@ class Recorder:
         """The model, the optimizer and everything else that is recorded."""
         self.keeper = Keeper(self.training, self.guard)
         """Keeps states and batches."""
-        self._judgement = Judgement(self.training, self.keeper, self.guard, on_event)
+        alerts = EventAlerts(self.run, targets)
+        self._judgement = Judgement(self.training, self.keeper, self.guard, reaction, alerts)
         self._pipeline = Pipeline(
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
