@@ -233,7 +233,7 @@ def test_closing_takes_every_hook_off(tmp_path: Path) -> None:
 
 def test_a_setting_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SettingError, match="on_event"):
-        split_on_event("ignore")  # type: ignore[arg-type]
+        split_on_event("ignore")
     with pytest.raises(SettingError, match="recent_steps is 0\ncause: Expected `int` >= 1"):
         RecorderOptions(recent_steps=0)
 
