@@ -11,6 +11,7 @@ token. A compiled model has no such node, so there are no row losses unless they
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,10 @@ from sonde.recorder.batch_tree import tokens_of
 from sonde.recorder.update import Loss, RowMeans, noted
 
 _NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_WHOLE: Final = 0.1
+"""The losses of rows are those of the batch if they differ by no more than this fraction: class
+weights and small auxiliary losses make some difference.
+"""
 _MAX_NODES: Final = 24
 """How many graph nodes to search: the loss is divided, scaled or reshaped in a few steps at most,
 and the model follows.
@@ -115,6 +120,21 @@ def rows_of(found: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> li
     return [
         RowLosses(losses[kept].tolist(), targets[kept].tolist()) for losses, targets, kept in parts
     ]
+
+
+def add_up(rows: Sequence[RowLosses], loss: float) -> bool:
+    """Return whether the losses of rows are those of the whole batch: the mean over all their
+    tokens, or over the rows, is near its loss. Of several tasks, they may show one only.
+    """
+    if not rows:
+        return False
+    if not math.isfinite(loss):
+        return any(not math.isfinite(row.mean) for row in rows)
+    tokens = [value for row in rows for value in row.losses]
+    if not tokens:
+        return False
+    means = (sum(tokens) / len(tokens), sum(row.mean for row in rows) / len(rows))
+    return any(abs(mean - loss) <= _WHOLE * abs(loss) for mean in means)
 
 
 def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:

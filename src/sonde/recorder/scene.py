@@ -35,7 +35,7 @@ from sonde.forensics.scene_evidence import SceneEvidence, SceneRow, finite
 from sonde.forensics.verdict import Suspect
 from sonde.recorder.batch_tree import named_rows, token_rows
 from sonde.recorder.broken_step import find_broken
-from sonde.recorder.losses import RowLosses, mean_loss
+from sonde.recorder.losses import RowLosses, add_up, mean_loss
 from sonde.recorder.row_values import odd_rows
 from sonde.recorder.training import Training
 from sonde.recorder.update import Update
@@ -198,10 +198,12 @@ class Scene:
         for micro in update.micro:
             forward = partial(training.loss_again, micro)
             self.rows += training.rows_again(forward, micro.batch, micro.moment)
+        if not add_up(self.rows, look.own):
+            self.rows = []  # they show a part of the loss only, or none
+            self._search_rows(update, look)
+            return
         look.row_losses = [row.mean for row in self.rows]
         look.row_weights = [float(len(row.losses)) for row in self.rows]
-        if not self.rows:
-            self._search_rows(update, look)
 
     def _search_rows(self, update: Update, look: _Look) -> None:
         """Find the losses of the rows by running them one by one, if time allows."""
