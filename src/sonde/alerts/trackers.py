@@ -25,7 +25,7 @@ def tell_trackers(alert: Alert, *, tensorboard: Any = None) -> list[str]:
     gets an alert and the step in the summary, MLflow a tag for every event, TensorBoard a text at
     the step.
     """
-    told = []
+    names = []
     for name, tell in (
         ("wandb", _tell_wandb),
         ("mlflow", _tell_mlflow),
@@ -33,10 +33,10 @@ def tell_trackers(alert: Alert, *, tensorboard: Any = None) -> list[str]:
     ):
         try:
             if tell(alert):
-                told.append(name)
+                names.append(name)
         except Exception as error:  # noqa: BLE001  a tracker never stops a training
             _logger.warning("sonde: %s did not take an event: %s", name, type(error).__name__)
-    return told
+    return names
 
 
 def _tell_wandb(alert: Alert) -> bool:

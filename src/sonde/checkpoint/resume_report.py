@@ -112,14 +112,14 @@ class ResumeReport:
         head = f"resumed at step {self.from_step:,}"
         if self.path:
             head += f" from {self.path}"
-        told = [finding for finding in self.findings if finding.status != SAME]
+        not_same = [finding for finding in self.findings if finding.status != SAME]
         same = [finding.what for finding in self.findings if finding.status == SAME]
-        is_well = all(finding.status == UNKNOWN for finding in told)
+        is_well = all(finding.status == UNKNOWN for finding in not_same)
         if is_well and self.step == self.from_step:
-            return [f"{head}: {_all_well(same, told)}"]
+            return [f"{head}: {_all_well(same, not_same)}"]
         if self.lost:
             head += f"; not restored: {', '.join(finding.what for finding in self.lost)}"
-        rows = [(finding.what, _words(finding)) for finding in told]
+        rows = [(finding.what, _words(finding)) for finding in not_same]
         return [head, *(f"  {name:<12} {text}" for name, text in [*rows, *self._remarks(same)])]
 
     def _remarks(self, same: Sequence[str]) -> list[tuple[str, str]]:

@@ -193,11 +193,11 @@ def _all_or_none(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     error = ""
     try:
         yield
-    except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be told
+    except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be errors
         error = str(failure) or repr(failure)
     with ranks.missing_ranks_named():
-        told = ranks.gather(error, group)
-    for rank, failed in enumerate(told):
+        errors = ranks.gather(error, group)
+    for rank, failed in enumerate(errors):
         if failed:
             raise SondeError(
                 "a sharded checkpoint could not be saved", cause=f"rank {rank}: {failed}"

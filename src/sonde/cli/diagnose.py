@@ -225,7 +225,7 @@ def rollback(
         plan = plan_rollback(run, step, worst=worst, data=moved.data)
         aside = apply_rollback(plan) if apply else None
     skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.entries}
-    told = picked(
+    plan_fields = picked(
         plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command"
     )
     places = {
@@ -233,7 +233,7 @@ def rollback(
         "skip_list": str(plan.skip_list),
         "set_aside_in": aside and str(aside),
     }
-    document = {**told, **places, "skip": skip, "applied": apply}
+    document = {**plan_fields, **places, "skip": skip, "applied": apply}
     tell(document, lambda console: _show_plan(console, plan, aside, applied=apply), json=json)
 
 

@@ -84,8 +84,8 @@ def _import(given: Path, sources: Iterable[Source], out: Path) -> None:
         except SettingError as error:
             refused.append(error)
             continue
-        told = f"{target}: {written.num_records:,} records from {source.path}"
-        console.print(Text(f"{told}, {_counted(written.num_events)}"))
+        sentence = f"{target}: {written.num_records:,} records from {source.path}"
+        console.print(Text(f"{sentence}, {_counted(written.num_events)}"))
         for damage in source.damage:
             console.print(Text(f"  {damage}", style="red"))
     if len(refused) == len(found):

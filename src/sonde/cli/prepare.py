@@ -113,9 +113,9 @@ def prepare(options: PrepareOptions) -> None:
     )
     if done.bad_lines:
         counts = Counter(line.kind for line in done.bad_lines)
-        told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         console.print(
-            f"bad lines: {told}; all of them in {options.out / 'bad-lines.txt'}", style="yellow"
+            f"bad lines: {kinds}; all of them in {options.out / 'bad-lines.txt'}", style="yellow"
         )
     for line in done.bad_lines[:_NUM_BAD_SHOWN]:
         console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)

@@ -285,7 +285,7 @@ def report(
     payload = text.encode("utf-8", "backslashreplace")
     write_anywhere(path, payload)
     found = {"verdict": len(facts.verdicts), "event": len(facts.events)}
-    told = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
-    print(f"{path}: {wording.size(len(payload))}; {told}")
+    counts = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
+    print(f"{path}: {wording.size(len(payload))}; {counts}")
     for problem in facts.problems:
         print(f"  {problem}")

@@ -284,9 +284,9 @@ def _show_samples(
         )
 
 
-def _show_sample(console: Console, place: int, sample: DecodedSample, told: str) -> None:
+def _show_sample(console: Console, place: int, sample: DecodedSample, headline: str) -> None:
     ranked = sample.ranked
-    facts = [told, *wording.origin(ranked, sample), f"rank {ranked.rank}"]
+    facts = [headline, *wording.origin(ranked, sample), f"rank {ranked.rank}"]
     console.print()
     console.print(Text(f"{place}. {', '.join(facts)}", style="bold"))
     if sample.source_text:
@@ -307,8 +307,8 @@ def _coloured(sample: DecodedSample) -> Text:
 
 
 def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
-    told = picked(spike, "ranks", "num_seen", "time", "is_over")
-    return {**dataclasses.asdict(spike.event), **told, "steps_kept": sorted(spike.steps)}
+    fields = picked(spike, "ranks", "num_seen", "time", "is_over")
+    return {**dataclasses.asdict(spike.event), **fields, "steps_kept": sorted(spike.steps)}
 
 
 def _sample_json(sample: DecodedSample) -> dict[str, Any]:

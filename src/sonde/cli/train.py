@@ -65,8 +65,8 @@ def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "
             if field.default in (MISSING, None, ())
             else f" (default: {_default_text(field.default)})"
         )
-        told = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
-        keys[prefix + field.name] = Annotated[hints[field.name], told]
+        described = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
+        keys[prefix + field.name] = Annotated[hints[field.name], described]
     # a TypedDict made at run time
     return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]
 

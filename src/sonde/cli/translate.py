@@ -85,7 +85,7 @@ class TranslateOptions:
 def translate(
     run: Path,
     /,
-    told: TranslateOptions = TranslateOptions(),
+    options: TranslateOptions = TranslateOptions(),
     drawn: Drawing = Drawing(),
     moved: Moved = Moved(),
 ) -> None:
@@ -96,21 +96,20 @@ def translate(
     run
         The run directory; its newest valid checkpoint is used.
     """
-    lines = read_lines(told.input)
-    references = read_lines(told.ref) if told.ref is not None else None
+    lines = read_lines(options.input)
+    references = read_lines(options.ref) if options.ref is not None else None
     if references is not None and len(references) != len(lines):
         raise SettingError(
-            f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}"
+            f"{options.ref} has {len(references)} lines and {options.input} has {len(lines)}"
         )
-    translator = opened(run, moved, told.checkpoint)
-    sampling = (
-        drawn.sampling() if told.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p else None
-    )
-    beam = told.beam if sampling is None else told.nbest
+    translator = opened(run, moved, options.checkpoint)
+    is_drawn = options.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p
+    sampling = drawn.sampling() if is_drawn else None
+    beam = options.beam if sampling is None else options.nbest
     settings = translator.search(
         beam=beam,
-        n_best=told.nbest,
-        length_penalty=told.length_penalty,
+        n_best=options.nbest,
+        length_penalty=options.length_penalty,
         temperature=drawn.temperature,
     )
     console = Console(stderr=True)
@@ -120,7 +119,7 @@ def translate(
             lines,
             settings,
             sampling=sampling,
-            batch_tokens=told.batch_tokens,
+            batch_tokens=options.batch_tokens,
             on_progress=lambda num_done: bar.update(task, completed=num_done),
         )
     quality = None
@@ -128,13 +127,13 @@ def translate(
         from sonde.generate.translation import translation_quality
 
         quality = translation_quality([one.text for one in found], references)
-    if told.json:
+    if options.json:
         translations = [_as_json(line, one) for line, one in zip(lines, found, strict=True)]
         scores = asdict(quality) if quality else None
         write_json({"step": translator.step, "translations": translations, "quality": scores})
         return
     for number, one in enumerate(found, start=1):
-        if told.nbest == 1:
+        if options.nbest == 1:
             print(one.text, file=data_output())
             continue
         for text, hypothesis in one.n_best:

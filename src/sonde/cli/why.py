@@ -194,7 +194,7 @@ def _show_runs(console: Console, accounts: Accounts) -> None:
     for place, run in enumerate(runs):
         events = [finding for finding in run.alarms if not finding.is_replaced]
         of_data = [finding for finding in events if (finding.num_runs or 0) > 1]
-        told = "a copy" if place in copies else _steps_text(events)
+        events_text = "a copy" if place in copies else _steps_text(events)
         last = float(run.curve.values[-1])
         rows.append(
             (
@@ -203,7 +203,7 @@ def _show_runs(console: Console, accounts: Accounts) -> None:
                 number(last),
                 len(events),
                 len(of_data),
-                told,
+                events_text,
             )
         )
     rows.sort(key=lambda row: -int(row[3]))
@@ -225,8 +225,8 @@ def _show_group(console: Console, accounts: Accounts, group: Group) -> None:
             if (finding.num_runs or 0) > 1:
                 found.setdefault(finding.first_step, finding)
     for step, finding in sorted(found.items())[:_NUM_STEPS]:
-        told = f"step {number(step)}: in {finding.num_runs} of {finding.of_runs} runs"
-        print_indented(console, Text(f"· {told}: the data's"), 2)
+        sentence = f"step {number(step)}: in {finding.num_runs} of {finding.of_runs} runs"
+        print_indented(console, Text(f"· {sentence}: the data's"), 2)
     if len(found) > _NUM_STEPS:
         print_indented(console, Text(f"· and {len(found) - _NUM_STEPS} more steps"), 2)
     if not found:

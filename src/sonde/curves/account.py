@@ -101,10 +101,10 @@ def read_accounts(paths: Sequence[Path], metric: str | None = None) -> Accounts:
         return Accounts(runs=tuple(runs), groups=(), unread=tuple(unread))
     curves = [run.curve for run in runs]
     groups = groups_of(curves)
-    told = find_recurring(curves, [run.findings for run in runs], groups)
+    recurring = find_recurring(curves, [run.findings for run in runs], groups)
     together = [
         replace(run, findings=tuple(found), next_steps=_without_comparison(run.next_steps))
-        for run, found in zip(runs, told, strict=True)
+        for run, found in zip(runs, recurring, strict=True)
     ]
     return Accounts(runs=tuple(together), groups=tuple(groups), unread=tuple(unread))
 
@@ -169,17 +169,19 @@ def _unknown(curve: LossCurve, findings: Sequence[Finding]) -> tuple[str, ...]:
     events = [finding for finding in findings if finding.kind in LOSS_KINDS]
     if not events:
         return ()
-    told = ["which rows were in the batch, and their texts: only a recorder knows them"]
+    unknown = ["which rows were in the batch, and their texts: only a recorder knows them"]
     if curve.spacing > 1:
-        told.append(
+        unknown.append(
             f"which of the {number(curve.spacing)} steps between two points it was: the log has no"
             " more"
         )
     if not curve.has_norms:
-        told.append("whether the gradient jumped before the loss did: no gradient norm is logged")
+        unknown.append(
+            "whether the gradient jumped before the loss did: no gradient norm is logged"
+        )
     if not curve.has_rates:
-        told.append("whether the learning rate moved: it is not logged")
-    return tuple(told)
+        unknown.append("whether the learning rate moved: it is not logged")
+    return tuple(unknown)
 
 
 def _next_of_log(source: Source, findings: Sequence[Finding]) -> tuple[NextStep, ...]:

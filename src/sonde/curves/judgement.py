@@ -154,8 +154,8 @@ def pauses(curve: LossCurve) -> list[Finding]:
 
 def gradients_not_finite(curve: LossCurve) -> list[Finding]:
     """Find gradient norms that are NaN or infinite while the loss is a number."""
-    told = set(curve.steps[~np.isfinite(curve.values)].tolist())
-    steps = [step for step in curve.bad_norms if step not in told]
+    seen_in_loss = set(curve.steps[~np.isfinite(curve.values)].tolist())
+    steps = [step for step in curve.bad_norms if step not in seen_in_loss]
     if not steps:
         return []
     guess = Guess(

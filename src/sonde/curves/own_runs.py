@@ -170,7 +170,7 @@ def _outlying(log: SpikeLog) -> list[Finding]:
     steps = [sample.step or 0 for sample in log.samples]
     name = sample_name(worst.dataset, worst.sample)
     count = len(log.samples)
-    told = f"{name} at step {number(worst.step or 0)}, has a loss of {brief(worst.loss or 0.0)}"
+    sentence = f"{name} at step {number(worst.step or 0)}, has a loss of {brief(worst.loss or 0.0)}"
     usual = f" where {brief(worst.expected)} is usual for its length" if worst.expected else ""
     rows = "One row stands" if count == 1 else f"{number(count)} single rows stand"
     guess = Guess(cause="batch", sentence="Their texts: `sonde spikes` shows them.")
@@ -183,7 +183,7 @@ def _outlying(log: SpikeLog) -> list[Finding]:
             value=worst.loss,
             expected=worst.expected,
             z=worst.z,
-            title=f"{rows} out, though the mean need not show it. The worst, {told}{usual}.",
+            title=f"{rows} out, though the mean need not show it. The worst, {sentence}{usual}.",
             probably=(guess,),
         )
     ]
@@ -216,19 +216,19 @@ def _verdicts(run: Path, problems: list[str]) -> list[Verdict]:
 
 def _with_verdicts(findings: list[Finding], verdicts: list[Verdict]) -> list[Finding]:
     """Return the findings; those with a verdict tell it."""
-    told = list(findings)
+    joined = list(findings)
     for verdict in verdicts:
         guesses = _guesses_of(verdict)
         places = [
             place
-            for place, finding in enumerate(told)
+            for place, finding in enumerate(joined)
             if finding.kind in LOSS_KINDS
             and finding.first_step <= verdict.step <= finding.last_step
         ]
         for place in places:
-            told[place] = replace(told[place], probably=guesses, has_verdict=True)
+            joined[place] = replace(joined[place], probably=guesses, has_verdict=True)
         if not places and verdict.causes[0].cause not in (NOTHING, UNKNOWN):
-            told.append(
+            joined.append(
                 Finding(
                     kind=VERDICT,
                     first_step=verdict.step,
@@ -238,7 +238,7 @@ def _with_verdicts(findings: list[Finding], verdicts: list[Verdict]) -> list[Fin
                     has_verdict=True,
                 )
             )
-    return sorted(told, key=lambda finding: finding.first_step)
+    return sorted(joined, key=lambda finding: finding.first_step)
 
 
 def _guesses_of(verdict: Verdict) -> tuple[Guess, ...]:

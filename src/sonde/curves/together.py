@@ -123,13 +123,13 @@ def find_recurring(
     """Return the findings of every run; an event that other runs of its group have at the same step
     says so, and that it is the data's.
     """
-    told = [list(found) for found in findings]
+    with_company = [list(found) for found in findings]
     for group in groups:
         for place in (*group.members, *group.copies):
-            told[place] = [
-                _with_company(finding, curves, findings, group) for finding in told[place]
+            with_company[place] = [
+                _with_company(finding, curves, findings, group) for finding in with_company[place]
             ]
-    return told
+    return with_company
 
 
 def _with_company(
@@ -147,15 +147,15 @@ def _with_company(
         if curves[member].steps[0] <= step <= curves[member].steps[-1]
     ]
     having = [member for member in reached if has_event_at(findings[member], step)]
-    told = replace(finding, num_runs=len(having), of_runs=len(reached))
+    counted = replace(finding, num_runs=len(having), of_runs=len(reached))
     if len(having) < 2:
-        return told
+        return counted
     guess = Guess(
         cause="data",
         sentence=f"The data: {number(len(having))} of {number(len(reached))} runs jump at this step"
         " under other weights.",
     )
-    return replace(told, probably=(guess,))
+    return replace(counted, probably=(guess,))
 
 
 def has_event_at(findings: Sequence[Finding], step: int) -> bool:

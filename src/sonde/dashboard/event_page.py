@@ -45,34 +45,34 @@ def event_page(
     found = _open(run, attempt)
     marks = [mark for mark in found.marks if mark.step <= step <= mark.last]
     wrong = [mark for mark in marks if mark.is_wrong]
-    told, problem = _verdict(found.path, step, wrong)
+    known, problem = _verdict(found.path, step, wrong)
     body: list[Child] = [note(problem, "note bad")]
     if attempt:
         sentence = f"This is attempt {attempt} of the run, which was started over later."
         body.append(note(sentence, "note bad"))
     curve = None if attempt else _curve(row.name, step)
-    if told is not None:
-        remark = superseded(found.path, told.step, told.time)
+    if known is not None:
+        remark = superseded(found.path, known.step, known.time)
         body.append(
-            tag("div", verdict(told, found.path, remark, copyable=True), curve, class_="beside")
+            tag("div", verdict(known, found.path, remark, copyable=True), curve, class_="beside")
         )
     else:
         body.append(curve)
     if marks:
         body.append(section("Recorded", event_list(marks), class_="short"))
-    elif told is None:
+    elif known is None:
         sentence = f"No event was recorded at step {step:,}, and there is no verdict about it."
         body.append(note(sentence, "none"))
     body += [_samples(found, mark) for mark in wrong]
-    if told is not None:
-        body.append(tensors(told))
+    if known is not None:
+        body.append(tensors(known))
     if not attempt:
         replaying = how_to_replay(run.path, row.summary.manifest, step)
         lines = next_commands(
             run.path,
             step,
             replaying,
-            has_verdict=told is not None,
+            has_verdict=known is not None,
             has_samples=_has_samples(found, step, wrong),
         )
         body.append(_next(row.name, step, lines, replaying, allow_jobs=allow_jobs))

@@ -218,8 +218,8 @@ class _Preparation:
             bad += found
         (settings.out / _BAD_LINES).unlink(missing_ok=True)
         if bad:
-            told = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
-            write_file(settings.out / _BAD_LINES, told.encode())
+            lines = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
+            write_file(settings.out / _BAD_LINES, lines.encode())
         shutil.rmtree(parts_directory, ignore_errors=True)
         reused = [
             part.reused

@@ -353,9 +353,9 @@ def describe_gradients(evidence: Evidence) -> list[str]:
     """
     usual = Spread([step.grad_norm for step in evidence.case.calm if step.grad_norm is not None])
     norm = evidence.made.grad_norm
-    told = list[str]()
+    sentences = list[str]()
     if norm is not None and len(usual):
-        told.append(
+        sentences.append(
             f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps"
         )
     ratios = [
@@ -366,8 +366,8 @@ def describe_gradients(evidence: Evidence) -> list[str]:
     ]
     for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
         if ratio > 2:
-            told.append(f"the gradient of {module} is {ratio:.2g} times that of a calm step")
-    return told
+            sentences.append(f"the gradient of {module} is {ratio:.2g} times that of a calm step")
+    return sentences
 
 
 def _name(sample_id: object) -> Name:

@@ -227,12 +227,12 @@ class Replay:
         """
         data = self.seams.batches.fingerprints()
         now = environment_here(self.manifest, world_size=ranks.world_size(), data=data)
-        told = list(differences(self._then, now))
+        found = list(differences(self._then, now))
         if self._is_built and self._settings_of is None:
-            told += settings_changes(self.run, self.manifest, max(self.num_updates, 1))
+            found += settings_changes(self.run, self.manifest, max(self.num_updates, 1))
         if self.deviations:
-            told.append(f"the loss is another from step {self.deviations[0]} on")
-        return tuple(told)
+            found.append(f"the loss is another from step {self.deviations[0]} on")
+        return tuple(found)
 
     def with_settings_of(self, step: int) -> "Replay | None":
         """Return another replay of the run with the settings that `step` used; None if the run was
@@ -318,18 +318,20 @@ def replay_step(
             watch=watch,
         )
     recorded = replay.recorded(step)
-    told = list(replay.differences())
+    notes = list(replay.differences())
     if (
         recorded is not None
         and not options.changes
         and _norms_differ(recorded.grad_norm, result.grad_norm)
     ):
-        told.append(f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}")
+        notes.append(
+            f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}"
+        )
     reproduced = (
         None if recorded is None or options.changes else same_bits(recorded.loss, result.loss)
     )
     if reproduced is False:
-        told += replay.seams.batches.problems()
+        notes += replay.seams.batches.problems()
     return ReplayReport(
         run_id=replay.manifest.run_id,
         step=step,
@@ -338,7 +340,7 @@ def replay_step(
             recorded_loss=None if recorded is None else recorded.loss,
             replayed_loss=result.loss,
             reproduced=reproduced,
-            differences=tuple(told),
+            differences=tuple(notes),
         ),
         recorded=recorded,
         grad_norm=result.grad_norm,

@@ -239,8 +239,8 @@ def _settings(
         name: value for name, (value, _) in changed_settings(then, now).items() if name not in FIXED
     }
     if old:
-        told = ", ".join(f"{name} {value}" for name, value in old.items())
-        return old, [f"set back to what it was before the change: {told}"]
+        values = ", ".join(f"{name} {value}" for name, value in old.items())
+        return old, [f"set back to what it was before the change: {values}"]
     if first.setting == "lr" and isinstance(now.get("lr"), float):
         return {"lr": _LOWER * now["lr"]}, [
             f"the learning rate is lowered from {now['lr']:g}: the verdict finds it too high"

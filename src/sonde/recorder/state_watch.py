@@ -194,12 +194,12 @@ class StateWatch:
         """Compare the first losses after a resume with those before it."""
         if self._losses is None:
             return
-        told = self._losses.add(update)
+        finding = self._losses.add(update)
         if not self._losses.is_over:
             return
-        if told is not None and self._run.rank == 0:
-            _logger.warning("sonde: %s", told.title)
-            self._run.event("resume_losses", **told._asdict())
+        if finding is not None and self._run.rank == 0:
+            _logger.warning("sonde: %s", finding.title)
+            self._run.event("resume_losses", **finding._asdict())
         self._losses = None
 
     def _record(self, step: int, reason: str, path: str = "") -> None:

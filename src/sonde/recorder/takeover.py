@@ -338,7 +338,7 @@ class ScriptUpdater:
         ]
         everything = sorted(one for rank in of_ranks for one in rank)  # by place and rank
         of_batches = [
-            [SampleLoss(tuple(name), *told) for name, *told in samples]
+            [SampleLoss(tuple(name), *losses) for name, *losses in samples]
             for *_, samples in everything
         ]
         return Losses(sum(map(float, means)) / len(means), of_batches)

@@ -111,9 +111,9 @@ def read_marks(
         mark = _event_mark(record)
         if mark is not None:
             marks.append(mark)
-    told = {mark.step for mark in marks if mark.kind == RESTART}
+    restarts = {mark.step for mark in marks if mark.kind == RESTART}
     for first, last in repeated:
-        if first - 1 not in told:  # a loop that says nothing when it resumes
+        if first - 1 not in restarts:  # a loop that says nothing when it resumes
             title = f"restarted: steps {first:,} to {last:,} were made again"
             marks.append(
                 Mark(kind=RESTART, step=first - 1, last=first - 1, title=title, tone=HAPPENED)
@@ -293,10 +293,10 @@ def _resume(record: Record) -> Mark | None:
 def _resume_report(record: Record) -> Mark | None:
     """Return what a restart did not restore; nothing if everything is as it was."""
     report = msgspec.convert(record, ResumeReport, strict=False)
-    told = [finding for finding in report.findings if finding.status in (LOST, CHANGED)]
-    if not told:
+    complaints = [finding for finding in report.findings if finding.status in (LOST, CHANGED)]
+    if not complaints:
         return None
-    sentences = "; ".join(f"{finding.what}: {finding.text}" for finding in told)
+    sentences = "; ".join(f"{finding.what}: {finding.text}" for finding in complaints)
     title = f"{'not restored' if report.lost else 'changed'} at the restart: {sentences}"
     return Mark(
         kind="resume report",

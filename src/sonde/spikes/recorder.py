@@ -381,14 +381,14 @@ class SpikeRecorder:
             self._end(over=True)
             return
         assert self._event is not None
-        told = now if now.metric == self._event.metric else self._event
+        leading = now if now.metric == self._event.metric else self._event
         self._event = replace(
             self._event,
-            kind=told.kind,
+            kind=leading.kind,
             last_step=max(self._event.last_step, now.last_step),
             num_bad=self._event.num_bad + (now.last_step == entry.step),
-            peak=told.peak,
-            peak_step=told.peak_step,
+            peak=leading.peak,
+            peak_step=leading.peak_step,
         )
         if len(self._during) < _MAX_DURING or self._event.peak_step == entry.step:
             del self._during[_MAX_DURING:]  # what was the peak before

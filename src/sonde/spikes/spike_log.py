@@ -247,9 +247,9 @@ def _outlying(record: Record, rank: int) -> list[RankedSample]:
     time = float(record["time"])
     found = []
     for row in record["samples"]:
-        told = {"expected": float(row["expected"]), "z": float(row["z"]), "share": math.nan}
+        details = {"expected": float(row["expected"]), "z": float(row["z"]), "share": math.nan}
         values = row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses")
-        found.append(_sample(rank, *values, step=step, time=time, **told))
+        found.append(_sample(rank, *values, step=step, time=time, **details))
     return found
 
 

@@ -334,10 +334,10 @@ class SpikeWriter:
         )
 
         def make(_: list[StepEntry]) -> dict[str, Any]:
-            told = entry.as_record()
-            ids = told["sample_ids"] or []
-            losses = told["sample_losses"]
-            counts = told["token_counts"]
+            record = entry.as_record()
+            ids = record["sample_ids"] or []
+            losses = record["sample_losses"]
+            counts = record["token_counts"]
             samples = [
                 {
                     "row": row,

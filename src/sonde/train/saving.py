@@ -140,11 +140,11 @@ class TrainerState:
         set_generators_of_rank(state["ranks"])
 
 
-def check_state(state: Mapping[str, Any], told: str, hint: str) -> None:
+def check_state(state: Mapping[str, Any], problem: str, hint: str) -> None:
     """Raise SettingError if a state lacks what every training has."""
     missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
     if missing:
-        raise SettingError(f"{told}: it has no {', '.join(missing)}", hint=hint)
+        raise SettingError(f"{problem}: it has no {', '.join(missing)}", hint=hint)
 
 
 def set_generators_of_rank(of_ranks: Sequence[Mapping[str, Any]]) -> None:

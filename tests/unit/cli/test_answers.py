@@ -90,8 +90,8 @@ def test_replay_prints_the_fields_of_its_section() -> None:
 
 def test_rollback_prints_the_fields_of_its_section() -> None:
     source = (PROJECT / "src" / "sonde" / "cli" / "diagnose.py").read_text(encoding="utf-8")
-    told = source.partition("told = picked(")[2].partition("tell(document")[0]
-    assert set(re.findall(r'"(\w+)"', told)) == fields_of("sonde rollback RUN --step N")
+    picked = source.partition("plan_fields = picked(")[2].partition("tell(document")[0]
+    assert set(re.findall(r'"(\w+)"', picked)) == fields_of("sonde rollback RUN --step N")
 
 
 @pytest.mark.parametrize("text", ["SKILL.md", "docs/agents.md"])

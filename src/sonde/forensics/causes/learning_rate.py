@@ -225,7 +225,7 @@ def _jumped(evidence: Evidence) -> CauseFinding | None:
 
 
 def _without_jump(
-    evidence: Evidence, jump: StepRecord, before: float, told: list[str]
+    evidence: Evidence, jump: StepRecord, before: float, sentences: list[str]
 ) -> tuple[float, int | None]:
     """Return the score of a jump, and the checkpoint that is bad if the loss is normal without it.
     Adds to what is `told`.
@@ -234,22 +234,24 @@ def _without_jump(
     recorded = evidence.case.record.loss
     is_plain = jump.lr >= _PLAIN_RATIO * before
     if jump.step >= case.step:
-        told.append("a rate acts from the next step on: it cannot have raised the loss of this one")
+        sentences.append(
+            "a rate acts from the next step on: it cannot have raised the loss of this one"
+        )
         return 0.6 if is_plain and not case.is_loss_unusual else 0.2, None
     if jump.step < evidence.lab.replay.first_step:
-        told.append("no state from before that was kept, so it cannot be tried without")
+        sentences.append("no state from before that was kept, so it cannot be tried without")
         return 0.5 if is_plain else 0.15, None
     words = f"a learning rate of {before:.3g}, as before the jump"
     loss = evidence.lab.replay_with(jump.step, rate=lambda _: before, words=words)
     excess = recorded - evidence.normal_before(jump.step)
     if math.isfinite(excess) and excess < _LEAST_EXCESS * case.losses.deviation:
-        told.append(
+        sentences.append(
             f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with"
             " the rate as it was"
         )
         return 0.75 if is_plain else 0.1, None
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
-    told.append(
+    sentences.append(
         f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of"
         f" {recorded:.4g}"
     )
