@@ -19,6 +19,7 @@ from sonde import ranks
 from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
 from sonde.forensics.judge import judge_scene
+from sonde.forensics.precursors import what_preceded
 from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
 from sonde.log.device import Copy
@@ -70,7 +71,8 @@ class Judgement:
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
-        self._quiet = QuietLook(self._run, guard, self.spikes)
+        self.quiet = QuietLook(training, guard, self.spikes, keeper)
+        """Looks for failures without a jump."""
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -120,7 +122,7 @@ class Judgement:
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
-                self._quiet.look(update)
+                self.quiet.look(update)
                 self._keeper.put(update)
 
     def _may_read(self, table: Copy) -> bool:
@@ -138,12 +140,12 @@ class Judgement:
             self._scene.prepare()
         if self._late and any(waiting is update for waiting, _ in self._late):
             return  # it is written when its loss has arrived
-        self._quiet.look(update)
+        self.quiet.look(update)
         self._keeper.put(update)
 
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
-        self._quiet.start_over()
+        self.quiet.start_over()
         kept = [update for update in self._recent if update.step <= num_updates]
         self._recent = deque(kept, maxlen=self._options.recent_steps)
 
@@ -153,7 +155,7 @@ class Judgement:
 
     def report_skips(self, update: Update, count: int) -> None:
         """Report that a gradient scaler has skipped many updates in a row."""
-        self._quiet.tell(
+        self.quiet.tell(
             QuietFinding(
                 kind=SCALER_SKIPS,
                 step=update.step,
@@ -238,7 +240,11 @@ class Judgement:
         if not self._options.scene_seconds:
             return
         found = scene.investigate(update, list(self._recent), event)
-        found = replace(found, resume=self._training.resume_report)
+        found = replace(
+            found,
+            resume=self._training.resume_report,
+            preceded=what_preceded(self._keeper.vitals_so_far(), update.step),
+        )
         if scene.rows:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]
