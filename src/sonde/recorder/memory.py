@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from sonde.errors import SondeError
+from sonde.records.files import open_regular
 from sonde.spikes.memory_climb import MemorySeries
 
 _EVERY_SECONDS: Final = 5.0
@@ -42,7 +44,8 @@ def own_memory() -> int | None:
     None if the system does not say.
     """
     try:
-        _, resident, shared, *_ = map(int, _STATM.read_text().split())
-    except (OSError, ValueError):
+        with open_regular(_STATM) as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except (OSError, SondeError, ValueError):
         return None
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

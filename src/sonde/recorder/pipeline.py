@@ -105,8 +105,7 @@ class Pipeline(Observer):
                 self.intake.check_again()
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
-            if self._rank_watch.is_due(self.num_updates):
-                self._rank_watch.look(self.num_updates)
+            self._rank_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
         _check_length(update, self._longest, self.guard)
 
@@ -132,19 +131,13 @@ class Pipeline(Observer):
         update.note_rates(self.training.optimizer)
         self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
-        if self._norm is not None:
-            update.clip_limit = self.training.hooks.clip_limit
+        update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if not self._is_early(losses):
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
-                self.guard.tell(
-                    "late loss",
-                    f'sonde: on_event="{self._judgement.on_event}" can only record, because the'
-                    " loss is not known before the optimizer moves: call recorder.loss(loss) in"
-                    " the step function, before backward",
-                )
+                _tell_late_loss(self.guard, self._judgement.on_event)
             return
         update.is_judged = True
         if self._judgement.judge(update, losses, norm):
@@ -336,11 +329,7 @@ class Pipeline(Observer):
             found = found_losses.returned_loss(returned)
             losses = [] if found is None else [found]
         if not losses:
-            self.guard.tell(
-                "no loss",
-                "no loss was seen: let the model or the step function return it, or call"
-                " recorder.loss(loss)",
-            )
+            _tell_no_loss(self.guard)
         if update.skipped is None:
             update.stage = Stage.APPLIED
         self._judgement.judge(update, losses, self._norm)
@@ -369,6 +358,22 @@ def _check_length(update: Update, longest: int, guard: Guard) -> None:
         "no optimizer step",
         f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
         " recorded. If the loop has another optimizer now, give that one to a new Recorder",
+    )
+
+
+def _tell_late_loss(guard: Guard, on_event: str) -> None:
+    guard.tell(
+        "late loss",
+        f'sonde: on_event="{on_event}" can only record, because the loss is not known before the'
+        " optimizer moves: call recorder.loss(loss) in the step function, before backward",
+    )
+
+
+def _tell_no_loss(guard: Guard) -> None:
+    guard.tell(
+        "no loss",
+        "no loss was seen: let the model or the step function return it, or call"
+        " recorder.loss(loss)",
     )
 
 

@@ -48,15 +48,15 @@ class RankWatch:
         if seconds is not None:
             self._seconds.append(seconds)
 
-    def is_due(self, num_updates: int) -> bool:
-        """Return whether the ranks look at one another after so many updates."""
-        if self._is_alone:
-            return False
-        return num_updates == _FIRST or (num_updates > 0 and num_updates % _EVERY == 0)
+    def begin_update(self, num_updates: int) -> None:
+        """Compare the ranks if it is time. Every rank must call this."""
+        if self._is_alone or not num_updates:
+            return
+        if num_updates == _FIRST or num_updates % _EVERY == 0:
+            self._look(num_updates)
 
     @guarded("the ranks are not compared")
-    def look(self, num_updates: int) -> None:
-        """Compare the ranks. Every rank must call this."""
+    def _look(self, num_updates: int) -> None:
         own: Any = None
         try:
             own = [self._digests(), self._usual_seconds()]
