@@ -24,7 +24,7 @@ _EVERY: Final = 200
 _FIRST: Final = 8
 """The first look is after this many updates."""
 _NUM_TENSORS: Final = 12
-_MIN_TIMES: Final = 8
+_MIN_TIMES: Final = 6
 """Fewer updates do not say how long one usually takes."""
 
 
