@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tests.rank_group import run_ranks
+from rank_group import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sonde.forensics.diagnose import diagnose
 from sonde.forensics.precursors import what_preceded
 from sonde.forensics.verdict import read_verdict
 from sonde.recorder.options import RecorderOptions
@@ -93,6 +94,9 @@ def test_weights_that_had_grown_are_evidence_at_an_event(tmp_path: Path, growing
     train(small_model(), tmp_path / "run", 460, vitals=True, growing=growing, breaks_at=455)
     verdict = read_verdict(tmp_path / "run", 455)
     words = " ".join(verdict.causes[0].evidence)
+    assert ("had doubled" in words) is growing
+    later = diagnose(tmp_path / "run", 455)
+    words = " ".join(later.causes[0].evidence)
     assert ("had doubled" in words) is growing
 
 
