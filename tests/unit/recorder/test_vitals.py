@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sonde.forensics.diagnose import diagnose
+from sonde.errors import SettingError
+from sonde.forensics.case import open_case
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.judge import judge_replay
 from sonde.forensics.precursors import what_preceded
 from sonde.forensics.verdict import read_verdict
 from sonde.recorder.options import RecorderOptions
@@ -17,13 +20,22 @@ from sonde.report.run_curves import RunCurves
 from sonde.run import Run
 
 
-def small_model() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+class Small(nn.Module):
+    """A model with a hidden and an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.hidden = nn.Linear(8, 16)
+        self.output = nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.output(torch.tanh(self.hidden(inputs)))
+        return scores
 
 
 def train(
-    model: nn.Sequential,
+    model: Small,
     folder: Path,
     num_steps: int,
     *,
@@ -32,7 +44,7 @@ def train(
     breaks_at: int = 0,
 ) -> None:
     """Train; the output layer's weights may grow, and the weights may break at a step."""
-    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
+    groups = [{"params": model.hidden.parameters()}, {"params": model.output.parameters()}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4)
     dice = torch.Generator().manual_seed(1)
     options = RecorderOptions(vitals=vitals, state_every=0)
@@ -51,29 +63,29 @@ def train(
             inputs = torch.randn(32, 8, generator=dice)
             with torch.no_grad():
                 if growing:
-                    model[2].weight *= 1.004
+                    model.output.weight *= 1.004
                 if step == breaks_at:
-                    model[0].weight *= 30
-                    model[2].weight *= 30
+                    model.hidden.weight *= 30
+                    model.output.weight *= 30
             recorder.step(train_step, (inputs, inputs[:, :4].argmax(1)))
 
 
 def test_the_weights_are_the_same_with_and_without_vitals(tmp_path: Path) -> None:
     weights = []
     for vitals in (False, True):
-        model = small_model()
+        model = Small()
         train(model, tmp_path / str(vitals), 120, vitals=vitals)
         weights.append([parameter.detach().clone() for parameter in model.parameters()])
     assert all(map(torch.equal, *weights))
 
 
 def test_vitals_are_right_and_logged_beside_the_loss(tmp_path: Path) -> None:
-    model = small_model()
+    model = Small()
     train(model, tmp_path / "run", 50, vitals=True)
     values = read_steps(tmp_path / "run").by_number[50].values
     names = {"update_norm", "update_ratio", "output_norm", "clipped_share"}
     assert names | {"grad_norm.group0", "grad_norm.group1"} == set(values)
-    assert values["output_norm"] == pytest.approx(float(model[2].weight.detach().norm()))
+    assert values["output_norm"] == pytest.approx(float(model.output.weight.detach().norm()))
     assert values["clipped_share"] == 1.0
     total = values["grad_norm.group0"] ** 2 + values["grad_norm.group1"] ** 2
     assert total**0.5 == pytest.approx(0.01, rel=1e-2)
@@ -85,18 +97,19 @@ def test_vitals_are_right_and_logged_beside_the_loss(tmp_path: Path) -> None:
 
 
 def test_nothing_is_measured_unless_it_is_asked_for(tmp_path: Path) -> None:
-    train(small_model(), tmp_path / "run", 50, vitals=False)
+    train(Small(), tmp_path / "run", 50, vitals=False)
     assert not read_steps(tmp_path / "run").by_number[50].values
 
 
 @pytest.mark.parametrize("growing", [True, False])
 def test_weights_that_had_grown_are_evidence_at_an_event(tmp_path: Path, growing: bool) -> None:
-    train(small_model(), tmp_path / "run", 460, vitals=True, growing=growing, breaks_at=455)
+    train(Small(), tmp_path / "run", 460, vitals=True, growing=growing, breaks_at=455)
     verdict = read_verdict(tmp_path / "run", 455)
     words = " ".join(verdict.causes[0].evidence)
     assert ("had doubled" in words) is growing
-    later = diagnose(tmp_path / "run", 455)
-    words = " ".join(later.causes[0].evidence)
+    case = open_case(tmp_path / "run", 455)
+    causes = judge_replay(Evidence(case, SettingError("this loop cannot be run again")))
+    words = " ".join(causes[0].evidence)
     assert ("had doubled" in words) is growing
 
 
