@@ -79,6 +79,7 @@ class Judgement:
         self._num_skipped = 0
         self._num_texts = 0
         self._num_done = 0
+        self._own_seconds = 0.0
 
     @property
     def recent(self) -> Sequence[Update]:
@@ -142,6 +143,12 @@ class Judgement:
             return  # it is written when its loss has arrived
         self.quiet.look(update)
         self._keeper.put(update)
+
+    def take_own_seconds(self) -> float:
+        """Return how long looks at scenes took since the last call."""
+        seconds = self._own_seconds
+        self._own_seconds = 0.0
+        return seconds
 
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
@@ -224,6 +231,7 @@ class Judgement:
 
     def _attempt(self, step: int, look: Callable[[], None]) -> None:
         """Take a look at the scene; the event itself is recorded whatever happens there."""
+        started = time.perf_counter()
         try:
             with self._training.hooks.observed_by(NOBODY):
                 look()
@@ -231,6 +239,8 @@ class Judgement:
             raise
         except BaseException as error:  # noqa: BLE001  the user's model and functions run here
             self._guard.catch(f"the scene of step {step} cannot be looked into", error)
+        finally:
+            self._own_seconds += time.perf_counter() - started
 
     def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
         scene = self._scene

@@ -172,7 +172,7 @@ class Pipeline(Observer):
         if update is None:
             return
         self.num_updates += 1
-        self._clock.end(update)
+        self._clock.end(update, self._judgement.take_own_seconds())
         self._rank_watch.note(self._clock)
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast

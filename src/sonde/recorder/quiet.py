@@ -7,6 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from sonde.data.skip_list import CONTENT
 from sonde.recorder.batch_tree import named_rows
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.keeper import Keeper
@@ -74,6 +75,7 @@ class QuietLook:
     def start_over(self) -> None:
         """Forget the steps so far, because the training went back."""
         self._watch.start_over()
+        self._rows = RowsAgain()
         self._num_same = 0
 
     def _look_at_batch(self, update: Update) -> None:
@@ -105,11 +107,15 @@ class QuietLook:
         """Notice rows that come again, if they have numbers of the user's own."""
         if self._rows.is_over:
             return
-        rows = []
+        names: list[tuple[str, int]] = []
         for micro in update.micro:
-            if micro.names is None:
-                return
-            rows += [row for dataset, row in named_rows(micro.names, micro.batch)]
+            if micro.names is None or (isinstance(micro.names, Tensor) and not micro.names.is_cpu):
+                return  # names on a device are not waited for
+            names += named_rows(micro.names, micro.batch)
+        if names and names[0][0] == CONTENT:
+            self._rows.is_over = True
+            return
+        rows = [hash(name) for name in names]
         finding = self._rows.observe(update.step, rows)
         if finding is not None:
             self.tell(finding, update.loss)

@@ -269,12 +269,17 @@ class UpdateClock:
             return None
         return self._knew_loss - self._before
 
-    def end(self, update: Update) -> None:
-        """An update ends: note how long it took since the end of the one before it."""
+    def end(self, update: Update, own_seconds: float) -> None:
+        """An update ends: note how long it took since the end of the one before it, without the
+        `own_seconds` that looks of ours at a scene took.
+        """
         now = perf_counter()
         if self._ended:
-            update.seconds = now - self._ended
-            update.wait_seconds = self._began - self._ended
+            wait = self._began - self._ended
+            if wait > own_seconds:
+                wait -= own_seconds  # a look may follow the step before
+            update.seconds = now - self._ended - own_seconds
+            update.wait_seconds = wait
         self._before = self._ended
         self._ended = now
 

@@ -57,6 +57,8 @@ class VitalsWatch:
     @guarded("vitals are not measured")
     @torch.no_grad()
     def _remember(self, update: Update) -> None:
+        if self._before and self._step == update.step:
+            return  # a closure calls this several times in a step
         self._step = update.step
         self._before = []
         self._group_norms = {}

@@ -1,6 +1,7 @@
 """What a recorder tells of its own process and of rows with numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,27 @@ def test_rows_that_every_worker_reads_are_told_once(
                 recorder.step(train_step, {"inputs": data[rows], "sample_ids": rows})
     found = read_events(tmp_path / "run", QUIET_FAILURE)
     assert [record["kind"] for record in found] == kinds
+
+
+def test_rows_of_two_datasets_may_have_the_same_numbers(tmp_path: Path) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = RecorderOptions(state_every=0)
+    with Run(tmp_path / "run") as run, Recorder(run, model, optimizer, options=options) as recorder:
+
+        def train_step(batch: dict[str, Any]) -> Tensor:
+            loss: Tensor = recorder.loss(model(batch["inputs"]).square().mean())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        for start in range(0, 1600, 16):
+            for dataset in ("left", "right"):
+                names = [(dataset, row) for row in range(start, start + 16)]
+                recorder.step(train_step, {"inputs": torch.randn(16, 6), "sample_ids": names})
+    kinds = [record["kind"] for record in read_events(tmp_path / "run", QUIET_FAILURE)]
+    assert "rows_again" not in kinds
 
 
 def test_the_memory_of_this_process_is_its_own() -> None:
