@@ -1,5 +1,6 @@
 """What a recorder tells of its own process and of rows with numbers."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from sonde.recorder.memory import own_memory
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.recorder import Recorder
+from sonde.recorder.update import Update, UpdateClock
 from sonde.records.journal import read_events
 from sonde.run import Run
 from sonde.spikes.quiet_rules import QUIET_FAILURE
@@ -62,6 +64,22 @@ def test_rows_of_two_datasets_may_have_the_same_numbers(tmp_path: Path) -> None:
                 recorder.step(train_step, {"inputs": torch.randn(16, 6), "sample_ids": names})
     kinds = [record["kind"] for record in read_events(tmp_path / "run", QUIET_FAILURE)]
     assert "rows_again" not in kinds
+
+
+def test_a_look_of_ours_counts_neither_as_work_nor_as_waiting() -> None:
+    clock = UpdateClock()
+    clock.begin()
+    clock.end(Update(1, had_gradients=False), 0.0)
+    time.sleep(0.05)  # a look after the step
+    clock.begin()
+    after_the_step = Update(2, had_gradients=False)
+    clock.end(after_the_step, 0.05)
+    clock.begin()
+    time.sleep(0.05)  # a look before the optimizer moves
+    in_the_step = Update(3, had_gradients=False)
+    clock.end(in_the_step, 0.05)
+    assert after_the_step.wait_seconds < 0.04
+    assert in_the_step.seconds < 0.04
 
 
 def test_the_memory_of_this_process_is_its_own() -> None:
