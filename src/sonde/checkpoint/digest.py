@@ -229,6 +229,11 @@ def _trained(
                 yield names.get(id(parameter), f"group {number}, {place}"), parameter
 
 
+def hash_of(tensor: Tensor) -> str:
+    """Return a hash of a tensor, or of a sample of it; empty if it has no values to read."""
+    return _hash_and_norm(tensor)[0]
+
+
 def _tensor_digest(tensor: Tensor, *, is_trainable: bool) -> TensorDigest:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorDigest(*_hash_and_norm(tensor), dtype, list(tensor.shape), is_trainable)
@@ -242,7 +247,7 @@ def _hash_and_norm(tensor: Tensor) -> tuple[str, float]:
     own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if own.is_meta or own.layout is not torch.strided or not own.numel():
         return "", 0.0
-    values = _sample(own.detach()).cpu()
+    values = sample_of(own.detach()).cpu()
     hashed = _hash(values.view(torch.uint8).numpy())
     if isinstance(tensor, DTensor):
         if _is_copy(tensor):
@@ -260,8 +265,8 @@ def _is_copy(tensor: DTensor) -> bool:
     return False
 
 
-def _sample(tensor: Tensor) -> Tensor:
-    """Return the values of a tensor that are read, in a row."""
+def sample_of(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor that are read, in a row. They may be the tensor's own."""
     if tensor.numel() <= _MAX_WHOLE:
         return tensor.contiguous().reshape(-1)
     if not tensor.is_contiguous():

@@ -21,6 +21,7 @@ from sonde.records.columns import Floats
 from sonde.report.curve import Curve
 from sonde.report.wording import duration, number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE, Event
+from sonde.spikes.epoch_saw import epoch_saw
 from sonde.spikes.quiet_rules import SAME_LOSS, QuietFinding, QuietWatch
 
 RESTART: Final = "restart"
@@ -188,6 +189,10 @@ def quiet_failures(curve: LossCurve) -> list[Finding]:
         rate = float(curve.rates[place])
         quiet = watch.observe(place + 1, float(curve.values[place]), norm, rate, math.nan, math.nan)
         findings += [_quiet_finding(curve, found) for found in quiet]
+    places = np.arange(1.0, len(curve) + 1)
+    saw = epoch_saw(places, curve.epochs, curve.values, curve.rates)
+    if saw is not None:
+        findings.append(_quiet_finding(curve, saw))
     return findings
 
 

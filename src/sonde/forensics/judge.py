@@ -10,6 +10,7 @@ only what the explanations before it leave. "Not known" and "nothing wrong" shar
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from sonde.forensics.causes import rules
@@ -21,6 +22,7 @@ from sonde.forensics.causes.cause_rule import (
     confidence_of,
 )
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.precursors import what_preceded
 from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause
 
@@ -28,6 +30,8 @@ _LAST: Final = (UNKNOWN, NOTHING)
 """These come last in the list, and get the confidence that the other causes leave."""
 _BEFORE_SAMPLES: Final[frozenset[Family]] = frozenset({"numbers", "setting", "state", "machine"})
 """What these families explain is no longer to be explained by samples that merely are hard."""
+_OF_ROWS: Final[frozenset[Family]] = frozenset({"text", "pair", "sample"})
+"""The causes of these families are rows of the step."""
 _LEAST: Final = 0.02
 """Causes with a lower confidence are not listed."""
 
@@ -39,7 +43,8 @@ def judge_scene(scene: SceneEvidence) -> list[Cause]:
         finding = None if rule.at_scene is None else rule.at_scene(scene)
         if finding is not None:
             findings.append((name, finding))
-    return _ranked(findings, "scene", scene.step, is_calm=False)
+    causes = _ranked(findings, "scene", scene.step, is_calm=False)
+    return _with_precursors(causes, scene.preceded)
 
 
 def judge_replay(evidence: Evidence) -> list[Cause]:
@@ -50,7 +55,20 @@ def judge_replay(evidence: Evidence) -> list[Cause]:
         finding = rule.judge(evidence) if _has(evidence, rule.needs) else None
         if finding is not None:
             findings.append((name, finding))
-    return _ranked(findings, "replay", case.step, is_calm=case.is_calm)
+    causes = _ranked(findings, "replay", case.step, is_calm=case.is_calm)
+    vitals = [(number, record.values) for number, record in case.steps.items()]
+    preceded = [] if case.is_calm else what_preceded(vitals, case.step)
+    return _with_precursors(causes, preceded)
+
+
+def _with_precursors(causes: list[Cause], preceded: Sequence[str]) -> list[Cause]:
+    """Return causes with what preceded the event as evidence of the first, unless that is about
+    rows, which nothing precedes.
+    """
+    if not preceded or rules()[causes[0].cause].family in _OF_ROWS:
+        return causes
+    first = replace(causes[0], evidence=(*causes[0].evidence, *preceded))
+    return [first, *causes[1:]]
 
 
 def _ranked(

@@ -92,6 +92,8 @@ class SceneEvidence:
     """Where the numbers stopped being finite, if they did."""
     resume: ResumeReport | None = None
     """What this process reported when it resumed, if it did."""
+    preceded: Sequence[str] = ()
+    """What had grown before the event, in sentences."""
     texts_known: bool = field(default=True)
     """Whether rows can be read as text."""
 

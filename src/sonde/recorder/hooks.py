@@ -14,7 +14,7 @@ too.
 
 import functools
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
 
 _T = TypeVar("_T")
 
-_norm_listeners: list[Callable[[Any], None]] = []
+_norm_listeners: list[Callable[[Any, Any], None]] = []
 
 
 class Observer(ABC):
@@ -59,6 +59,8 @@ class Hooks:
     def __init__(self, model: nn.Module) -> None:
         self.observer: Observer = NOBODY
         """Who receives what is seen."""
+        self.clip_limit: Any = None
+        """The largest norm that the loop's own clipping allows; None if it does not clip."""
         self._forward_handles = [
             model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
             model.register_forward_hook(self._on_output, with_kwargs=True),
@@ -103,7 +105,8 @@ class Hooks:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.observer.forward_ends(output)
 
-    def _on_norm(self, norm: Any) -> None:
+    def _on_norm(self, norm: Any, limit: Any) -> None:
+        self.clip_limit = limit
         self.observer.norm_seen(norm)
 
     def _on_step(
@@ -136,16 +139,17 @@ class Nobody(Observer):
 NOBODY = Nobody()
 
 
-def _listen(listener: Callable[[Any], None]) -> None:
-    """Call `listener` with every norm that `clip_grad_norm_` computes."""
+def _listen(listener: Callable[[Any, Any], None]) -> None:
+    """Call `listener` with every norm that `clip_grad_norm_` computes, and with its limit."""
     if not _norm_listeners:
         original = clip_grad.clip_grad_norm_
 
         @functools.wraps(original)
         def overheard(*args: Any, **kwargs: Any) -> Any:
             norm = original(*args, **kwargs)
+            limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
             for heard in _norm_listeners:
-                heard(norm)
+                heard(norm, limit)
             return norm
 
         overheard.sonde_original = original  # type: ignore[attr-defined]
@@ -154,7 +158,7 @@ def _listen(listener: Callable[[Any], None]) -> None:
     _norm_listeners.append(listener)
 
 
-def _stop_listening(listener: Callable[[Any], None]) -> None:
+def _stop_listening(listener: Callable[[Any, Any], None]) -> None:
     if listener not in _norm_listeners:
         return
     _norm_listeners.remove(listener)
@@ -167,12 +171,19 @@ def _stop_listening(listener: Callable[[Any], None]) -> None:
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Any:
     """Return the norm of all gradients of an optimizer's parameters; None if there are none."""
-    gradients = []
+    parameters: list[Tensor] = []
     for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is not None:
-                gradients.append(_dense(gradient))
+        parameters += group["params"]
+    return norm_of_gradients(parameters)
+
+
+def norm_of_gradients(parameters: Iterable[Tensor]) -> Any:
+    """Return the norm of the gradients of some parameters; None if there are none."""
+    gradients = []
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None:
+            gradients.append(_dense(gradient))
     if not gradients:
         return None
     if len(gradients) == 1:

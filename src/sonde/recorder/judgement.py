@@ -19,6 +19,7 @@ from sonde import ranks
 from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
 from sonde.forensics.judge import judge_scene
+from sonde.forensics.precursors import what_preceded
 from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
 from sonde.log.device import Copy
@@ -81,13 +82,15 @@ class Judgement:
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
-        self._quiet = QuietLook(self._run, guard, self.spikes, alerts)
+        self.quiet = QuietLook(self._run, guard, self.spikes, alerts, keeper.memory)
+        """Looks for failures without a jump."""
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
         self._num_skipped = 0
         self._num_texts = 0
         self._num_done = 0
+        self._own_seconds = 0.0
 
     @property
     def recent(self) -> Sequence[Update]:
@@ -131,7 +134,7 @@ class Judgement:
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
-                self._quiet.look(update)
+                self.quiet.look(update)
                 self._keeper.put(update)
 
     def _may_read(self, table: Copy) -> bool:
@@ -149,12 +152,18 @@ class Judgement:
             self._scene.prepare()
         if self._late and any(waiting is update for waiting, _ in self._late):
             return  # it is written when its loss has arrived
-        self._quiet.look(update)
+        self.quiet.look(update)
         self._keeper.put(update)
+
+    def take_own_seconds(self) -> float:
+        """Return how long looks at scenes took since the last call."""
+        seconds = self._own_seconds
+        self._own_seconds = 0.0
+        return seconds
 
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
-        self._quiet.start_over()
+        self.quiet.start_over()
         kept = [update for update in self._recent if update.step <= num_updates]
         self._recent = deque(kept, maxlen=self._options.recent_steps)
 
@@ -164,7 +173,7 @@ class Judgement:
 
     def report_skips(self, update: Update, count: int) -> None:
         """Report that a gradient scaler has skipped many updates in a row."""
-        self._quiet.tell(
+        self.quiet.tell(
             QuietFinding(
                 kind=SCALER_SKIPS,
                 step=update.step,
@@ -233,6 +242,7 @@ class Judgement:
 
     def _attempt(self, step: int, look: Callable[[], None]) -> None:
         """Take a look at the scene; the event itself is recorded whatever happens there."""
+        started = time.perf_counter()
         try:
             with self._training.hooks.observed_by(NOBODY):
                 look()
@@ -240,6 +250,8 @@ class Judgement:
             raise
         except BaseException as error:  # noqa: BLE001  the user's model and functions run here
             self._guard.catch(f"the scene of step {step} cannot be looked into", error)
+        finally:
+            self._own_seconds += time.perf_counter() - started
 
     def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
         scene = self._scene
@@ -249,7 +261,11 @@ class Judgement:
         if not self._options.scene_seconds:
             return
         found = scene.investigate(update, list(self._recent), event)
-        found = replace(found, resume=self._training.resume_report)
+        found = replace(
+            found,
+            resume=self._training.resume_report,
+            preceded=what_preceded(self._keeper.vitals_so_far(), update.step),
+        )
         if scene.rows:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]

@@ -11,7 +11,7 @@ A full or slow disk reduces what is kept but never stops training. What is missi
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -22,9 +22,11 @@ from sonde.checkpoint.store import BackgroundSaver
 from sonde.errors import SondeError
 from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.memory import MemoryWatch
 from sonde.recorder.moment import set_generators
 from sonde.recorder.training import Training
 from sonde.recorder.update import Update
+from sonde.recorder.vitals_book import VitalsBook
 from sonde.records.journal import StepRecord
 from sonde.records.layout import STEPS
 from sonde.records.storage import storage_at
@@ -58,6 +60,9 @@ class Keeper:
         self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
         self.worker = Worker("sonde-recorder", on_error=self._on_error, poll_seconds=_WRITE_SECONDS)
         """Writes batches and records."""
+        self.memory = MemoryWatch()
+        """The memory of this process, read by the worker."""
+        self._vitals = VitalsBook()
         self._file: BatchFile | None = None
         self._bytes_each = 0
         self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
@@ -129,6 +134,15 @@ class Keeper:
         keeps = self._has_started and not is_slow
         self.worker.do(partial(self._write, update, keeps))
 
+    def vitals_so_far(self) -> list[tuple[int, Mapping[str, float]]]:
+        """Return the vitals of the last steps at which they were measured. At a scene only: waits
+        for the worker.
+        """
+        if not self._options.vitals:
+            return []
+        self.worker.flush()
+        return list(self._vitals.history)
+
     def flush(self) -> None:
         """Write everything that waits."""
         self.worker.flush()
@@ -167,15 +181,17 @@ class Keeper:
         """Write an update: its batches first, if they are kept, and then its record."""
         if keeps_batches and self._file is not None:
             self._add(self._file, update)
-        record = _record_of(update)
+        record = _record_of(update, self._vitals.read(update))
         if record is None:
             return
         if self._run.rank == 0:
             self._run.records(STEPS).append(record.as_record())
+        self.memory.sample(record.step)
         every = self._options.log_every
-        if every and record.step % every == 0:
+        if every and (record.step % every == 0 or record.values):
             numbers = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
             data = {f"train.{name}": value for name, value in numbers.items() if value is not None}
+            data |= {f"train.{name}": value for name, value in record.values.items()}
             self._run.logger.log(step=record.step, data=data)
 
     def _add(self, file: BatchFile, update: Update) -> None:
@@ -279,7 +295,7 @@ class Keeper:
                 self._thin()
 
 
-def _record_of(update: Update) -> StepRecord | None:
+def _record_of(update: Update, vitals: Mapping[str, float]) -> StepRecord | None:
     """Return the record of an update; None if its loss is not known."""
     if update.loss is None:
         return None
@@ -290,4 +306,5 @@ def _record_of(update: Update) -> StepRecord | None:
         grad_norm=update.grad_norm,
         lr=update.lr,
         skipped=update.skipped,
+        values=vitals,
     )

@@ -54,6 +54,10 @@ class RecorderOptions:
     """Look at the first updates for the most common mistakes, and tell what is wrong in one line
     each: mode, gradients that are left over, parameters that no optimizer holds, rates, rows.
     """
+    vitals: bool = False
+    """Every 50 steps, measure what grows before a spike: the size of the update, the output
+    layer's weights, the share of clipped steps, the gradient norm of every parameter group.
+    """
     log_every: Count = 10
     """Write a log record every this many steps; 0 disables it. Every step is recorded in any
     case.

@@ -27,10 +27,12 @@ from sonde.recorder.intake import BatchIntake
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import take_moment
+from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, Stage, Update, UpdateClock, noted
+from sonde.recorder.vitals import VitalsWatch
 
 _MAX_FIRST_CALLS: Final = 1000
 """How many micro-batches the first update may take before it is told that no optimizer moves."""
@@ -70,6 +72,8 @@ class Pipeline(Observer):
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
         """How batches come in."""
         self.first_look = FirstLook(training, guard)
+        self._vitals = VitalsWatch(training, guard)
+        self._rank_watch = RankWatch(training, judgement.quiet, guard)
         self._wants_rows = training.options.spikes.sample_risk is not None
         self._scaler = ScalerWatch(training.named.values())
         self._update: Update | None = None
@@ -101,6 +105,7 @@ class Pipeline(Observer):
                 self.intake.check_again()
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
+            self._rank_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
         _check_length(update, self._longest, self.guard)
 
@@ -115,6 +120,7 @@ class Pipeline(Observer):
         update = self._update
         if update is not None and update.stage is Stage.COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
+            self._clock.loss_is_known()
             self._note_rows(loss)
 
     def gradients(self) -> None:
@@ -125,17 +131,13 @@ class Pipeline(Observer):
         update.note_rates(self.training.optimizer)
         self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
+        update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if not self._is_early(losses):
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
-                self.guard.tell(
-                    "late loss",
-                    f'sonde: on_event="{self._judgement.on_event}" can only record, because the'
-                    " loss is not known before the optimizer moves: call recorder.loss(loss) in"
-                    " the step function, before backward",
-                )
+                _tell_late_loss(self.guard, self._judgement.on_event)
             return
         update.is_judged = True
         if self._judgement.judge(update, losses, norm):
@@ -170,7 +172,8 @@ class Pipeline(Observer):
         if update is None:
             return
         self.num_updates += 1
-        self._clock.end(update)
+        self._clock.end(update, self._judgement.take_own_seconds())
+        self._rank_watch.note(self._clock)
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         self._note_skips(update)
@@ -233,6 +236,7 @@ class Pipeline(Observer):
         loss = found_losses.loss_in(output)
         if loss is not None:
             forwards[-1].loss = noted(loss)
+            self._clock.loss_is_known()
             self._note_rows(loss)
 
     def norm_seen(self, norm: Any) -> None:
@@ -245,6 +249,7 @@ class Pipeline(Observer):
         self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
             self.gradients()
+            self._vitals.before_step(self._update)
         elif self.training.is_moved_by(optimizer):
             self._other_optimizer = optimizer
 
@@ -254,6 +259,7 @@ class Pipeline(Observer):
         if optimizer is self.training.optimizer and self._update is not None:
             self._other_optimizer = None
             self._update.stage = Stage.APPLIED
+            self._vitals.after_step(self._update)
             if not self.is_inside:
                 self._record(None)
 
@@ -323,11 +329,7 @@ class Pipeline(Observer):
             found = found_losses.returned_loss(returned)
             losses = [] if found is None else [found]
         if not losses:
-            self.guard.tell(
-                "no loss",
-                "no loss was seen: let the model or the step function return it, or call"
-                " recorder.loss(loss)",
-            )
+            _tell_no_loss(self.guard)
         if update.skipped is None:
             update.stage = Stage.APPLIED
         self._judgement.judge(update, losses, self._norm)
@@ -356,6 +358,22 @@ def _check_length(update: Update, longest: int, guard: Guard) -> None:
         "no optimizer step",
         f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
         " recorded. If the loop has another optimizer now, give that one to a new Recorder",
+    )
+
+
+def _tell_late_loss(guard: Guard, on_event: str) -> None:
+    guard.tell(
+        "late loss",
+        f'sonde: on_event="{on_event}" can only record, because the loss is not known before the'
+        " optimizer moves: call recorder.loss(loss) in the step function, before backward",
+    )
+
+
+def _tell_no_loss(guard: Guard) -> None:
+    guard.tell(
+        "no loss",
+        "no loss was seen: let the model or the step function return it, or call"
+        " recorder.loss(loss)",
     )
 
 

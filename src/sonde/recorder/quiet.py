@@ -1,23 +1,31 @@
 """Failures without a jump in a training under way: told once each, and recorded in the run."""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from sonde.data.skip_list import CONTENT
 from sonde.recorder.alerting import EventAlerts
+from sonde.recorder.batch_tree import named_rows
 from sonde.recorder.guard import Guard, guarded
+from sonde.recorder.memory import MemoryWatch
 from sonde.recorder.update import Update
 from sonde.records.journal import read_events
 from sonde.run import Run
+from sonde.spikes.memory_climb import memory_climbs
 from sonde.spikes.quiet_rules import QUIET_FAILURE, SAME_BATCH, QuietFinding, QuietWatch
 from sonde.spikes.recorder import SpikeRecorder
+from sonde.spikes.rows_again import RowsAgain
 
 REPEATED_ROWS_TOLD: Final = "check repeated_rows"
 """What the look at the first updates tells of the same thing."""
 _NUM_SAME: Final = 8
 """The same batch so many times in a row is told."""
+_MEMORY_EVERY: Final = 64
+"""How many steps pass between two looks at the memory."""
 _MAX_COMPARED: Final = 1 << 20
 """Larger tensors are not compared with those of the step before."""
 
@@ -25,10 +33,19 @@ _MAX_COMPARED: Final = 1 << 20
 class QuietLook:
     """Looks at every finished update of one training."""
 
-    def __init__(self, run: Run, guard: Guard, spikes: SpikeRecorder, alerts: EventAlerts) -> None:
+    def __init__(
+        self,
+        run: Run,
+        guard: Guard,
+        spikes: SpikeRecorder,
+        alerts: EventAlerts,
+        memory: MemoryWatch,
+    ) -> None:
         """`spikes` records the failure as an event, `alerts` tells others."""
         self._alerts = alerts
         self.guard = guard
+        self._memory = memory
+        self._rows = RowsAgain()
         self._spikes = spikes
         self._run = run
         self._told = set[str]()
@@ -55,10 +72,16 @@ class QuietLook:
         for finding in found:
             self.tell(finding, update.loss)
         self._look_at_batch(update)
+        self._look_at_rows(update)
+        if update.step % _MEMORY_EVERY == 0:
+            climbing = memory_climbs(self._memory.samples)
+            if climbing is not None:
+                self.tell(replace(climbing, step=update.step), update.loss)
 
     def start_over(self) -> None:
         """Forget the steps so far, because the training went back."""
         self._watch.start_over()
+        self._rows = RowsAgain()
         self._num_same = 0
 
     def _look_at_batch(self, update: Update) -> None:
@@ -85,6 +108,23 @@ class QuietLook:
                 ),
                 update.loss,
             )
+
+    def _look_at_rows(self, update: Update) -> None:
+        """Notice rows that come again, if they have numbers of the user's own."""
+        if self._rows.is_over:
+            return
+        names: list[tuple[str, int]] = []
+        for micro in update.micro:
+            if micro.names is None or (isinstance(micro.names, Tensor) and not micro.names.is_cpu):
+                return  # names on a device are not waited for
+            names += named_rows(micro.names, micro.batch)
+        if names and names[0][0] == CONTENT:
+            self._rows.is_over = True
+            return
+        rows = [hash(name) for name in names]
+        finding = self._rows.observe(update.step, rows)
+        if finding is not None:
+            self.tell(finding, update.loss)
 
     def tell(self, finding: QuietFinding, loss: float | None) -> None:
         """Tell of a failure and record it, unless it was told before in this run."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from sonde.log.device import Copy
 from sonde.recorder.batch_tree import BatchTree, flatten, named_rows, num_rows, tokens_of
 from sonde.recorder.moment import Moment
 from sonde.spikes.spike_records import digest_of_state, version_of
@@ -123,6 +124,18 @@ class MicroBatch:
         return self._copies is not None or self.is_unchanged()
 
 
+class Measured(NamedTuple):
+    """The vitals of an update: their names, and their values or a copy on its way from a device."""
+
+    names: Sequence[str]
+    values: Sequence[float] | Copy
+
+    def by_name(self) -> dict[str, float]:
+        """Return the values by name, waiting for them if necessary."""
+        values: Any = self.values.value() if isinstance(self.values, Copy) else self.values
+        return dict(zip(self.names, values, strict=True))
+
+
 class Stage(enum.Enum):
     """How far an update has come."""
 
@@ -157,6 +170,10 @@ class Update:
     """How long it took, with the wait for its data."""
     wait_seconds = math.nan
     """How long it waited for its data."""
+    clip_limit: float | None = None
+    """The gradient norm above which the loop clips; None if it does not clip."""
+    vitals: "Measured | None" = None
+    """What was measured at this update, if it was one at which vitals are."""
 
     def __init__(self, step: int, *, had_gradients: bool) -> None:
         self.step = step
@@ -233,17 +250,37 @@ class UpdateClock:
     def __init__(self) -> None:
         self._began = 0.0
         self._ended = 0.0
+        self._before = 0.0
+        self._knew_loss = 0.0
 
     def begin(self) -> None:
         """An update begins."""
         self._began = perf_counter()
 
-    def end(self, update: Update) -> None:
-        """An update ends: note how long it took since the end of the one before it."""
+    def loss_is_known(self) -> None:
+        """A loss of the update is known: until here a rank waits for no other."""
+        self._knew_loss = perf_counter()
+
+    def seconds_to_loss(self) -> float | None:
+        """Return how long the update that has just ended took to its loss, with the wait for data;
+        None if that is not known.
+        """
+        if not self._before or self._knew_loss < self._before:
+            return None
+        return self._knew_loss - self._before
+
+    def end(self, update: Update, own_seconds: float) -> None:
+        """An update ends: note how long it took since the end of the one before it, without the
+        `own_seconds` that looks of ours at a scene took.
+        """
         now = perf_counter()
         if self._ended:
-            update.seconds = now - self._ended
-            update.wait_seconds = self._began - self._ended
+            wait = self._began - self._ended
+            if wait > own_seconds:
+                wait -= own_seconds  # a look may follow the step before
+            update.seconds = now - self._ended - own_seconds
+            update.wait_seconds = wait
+        self._before = self._ended
         self._ended = now
 
 

@@ -1,5 +1,5 @@
 """Failures without a jump: losses that collapse or stand still, gradients that are nothing, rates
-of 0, steps that get slower. Pure.
+of 0, steps that get slower or take far too long. Pure.
 
     QUIET_RULES          functions from a series of steps to a finding, or None
     QuietWatch           asks them about a training under way, each until it has spoken once
@@ -32,6 +32,7 @@ NO_GRADIENT: Final = "no_gradient"
 FADING_GRADIENT: Final = "fading_gradient"
 NO_RATE: Final = "no_rate"
 SLOWER: Final = "slower"
+LONG_STEPS: Final = "long_steps"
 
 WINDOW: Final = 1024
 """How many steps the rules look back."""
@@ -56,6 +57,16 @@ _STILL_HIGH: Final = 0.5
 _SLOWER: Final = 3.0
 _LEAST_SECONDS: Final = 0.02
 """Steps that are faster than this are not called slow."""
+_LONG_STEP: Final = 20.0
+"""A step that takes this many times the usual time is long."""
+_LONG_SECONDS: Final = 0.5
+"""A shorter step is not called long."""
+_NUM_LONG: Final = 3
+"""So many long steps are told: one or two happen to every training."""
+_MAX_LONG: Final = 24
+"""So many long steps are compared with one another."""
+_SAME_GAPS: Final = 0.2
+"""Gaps that differ by less than this fraction are those of something that is done regularly."""
 
 
 class StepSeries(NamedTuple):
@@ -231,6 +242,59 @@ def slower(series: StepSeries) -> QuietFinding | None:
     )
 
 
+def long_steps(series: StepSeries) -> QuietFinding | None:
+    """Find single steps that take far too long, again and again, but not at regular intervals: an
+    evaluation, a checkpoint and the end of an epoch are regular.
+    """
+    if len(series.seconds) < 4 * _LONG:
+        return None
+    began = series.steps > _LONG  # the first steps of a training compile and fill caches
+    waits = series.waits
+    works = series.seconds - waits
+    usual = float(np.nanmedian(series.seconds)) if np.isfinite(series.seconds).any() else math.inf
+    limit = max(_LONG_STEP * usual, _LONG_SECONDS)
+    for what, seconds in (("for its data", waits), ("in the step itself", works)):
+        places = np.flatnonzero((seconds > limit) & began)[-_MAX_LONG:]
+        irregular = _without_regular(_without_regular(places))
+        if len(irregular) < _NUM_LONG:
+            continue
+        spent = "waited" if seconds is waits else "spent"
+        longest = int(irregular[np.argmax(seconds[irregular])])
+        return QuietFinding(
+            kind=LONG_STEPS,
+            step=int(series.steps[-1]),
+            sentence=(
+                f"{len(irregular)} steps took more than {_LONG_STEP:.0f} times the usual"
+                f" {usual:.3g} s; step {int(series.steps[longest])} took"
+                f" {series.seconds[longest]:.3g} s, of which it {spent} {seconds[longest]:.3g} s"
+                f" {what}"
+            ),
+            look_at=(
+                "the storage and the workers of the loader if it waited for data; otherwise shapes"
+                " that are compiled anew, and what else uses the machine"
+            ),
+        )
+    return None
+
+
+def _without_regular(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return places without the largest regular series among them."""
+    if len(places) < _NUM_LONG:
+        return places
+    gaps = np.diff(places)
+    if np.ptp(gaps) <= _SAME_GAPS * np.median(gaps):
+        return places[:0]
+    best = np.zeros(len(places), bool)
+    for period in np.unique(places[:, None] - places[None, :]):
+        if period < _SHORT // 2:
+            continue
+        for start in places[:_NUM_LONG]:
+            is_regular = (places - start) % period == 0
+            if is_regular.sum() > max(best.sum(), _NUM_LONG - 1):
+                best = is_regular
+    return places[~best]
+
+
 QUIET_RULES: Final[tuple[Rule, ...]] = (
     loss_collapse,
     no_progress,
@@ -239,6 +303,7 @@ QUIET_RULES: Final[tuple[Rule, ...]] = (
     fading_gradient,
     no_rate,
     slower,
+    long_steps,
 )
 """Every rule. A further one is a function from a series to a finding and an entry here."""
 

@@ -10,6 +10,7 @@ import pytest
 from sonde.spikes.quiet_rules import (
     COLLAPSE,
     FADING_GRADIENT,
+    LONG_STEPS,
     NO_GRADIENT,
     NO_PROGRESS,
     NO_RATE,
@@ -99,3 +100,46 @@ def test_after_a_resume_nothing_is_said_again() -> None:
     after = QuietWatch(silent=[SAME_LOSS])
     for step in range(65, 165):
         assert not after.observe(step, 3.0, 1.0, 1e-3, 0.1, 0.0)
+
+
+def with_long_steps(places: list[int], seconds: float = 5.0) -> Floats:
+    """The seconds of 800 steps, some of which are long."""
+    found = 0.1 * DICE.lognormal(0, 0.2, 800)
+    found[places] = seconds
+    return found
+
+
+@pytest.mark.parametrize(
+    ("places", "is_told"), [([210, 340, 351, 502], True), ([210, 340], False), ([1, 3, 9], False)]
+)
+def test_steps_that_take_far_too_long_are_told_if_they_come_again(
+    places: list[int], is_told: bool
+) -> None:
+    found = kinds(falling(), seconds=with_long_steps(places))
+    assert found.count(LONG_STEPS) == int(is_told)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [*range(100, 800, 100)],  # evaluations
+        sorted({*range(100, 800, 100), *range(125, 800, 250)}),  # and checkpoints
+        [151, 299, 452, 601, 748],  # checkpoints by the clock
+        [*range(37, 800, 37)],  # the ends of epochs
+    ],
+)
+def test_pauses_at_regular_intervals_are_not_told(places: list[int]) -> None:
+    assert LONG_STEPS not in kinds(falling(), seconds=with_long_steps(places))
+
+
+def test_a_long_wait_for_data_is_told_apart_from_a_long_step() -> None:
+    for wait, words in ((4.9, "waited"), (0.0, "spent")):
+        watch = QuietWatch()
+        sentences = []
+        for step in range(1, 801):
+            is_long = step in {210, 340, 351, 502}
+            seconds = 5.0 if is_long else 0.1
+            found = watch.observe(step, 3 - step / 800, 1.0, 1e-3, seconds, wait if is_long else 0)
+            sentences += [finding.sentence for finding in found]
+        assert len(sentences) == 1
+        assert words in sentences[0]

@@ -27,7 +27,9 @@ CAUSES: Final = (
     "resume_scaler",
     # Failures without a jump.
     "scaler_skips",
+    "ranks_drift",
     "same_batch",
+    "rows_again",
     "no_rate",
     "no_gradient",
     "same_loss",

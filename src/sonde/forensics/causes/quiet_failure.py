@@ -8,7 +8,7 @@ from typing import Final
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.records.journal import read_events
-from sonde.spikes import quiet_rules
+from sonde.spikes import quiet_rules, rank_signs, rows_again
 
 _SCORE: Final = 0.93
 """It was seen as it is: what remains open is whether it was meant."""
@@ -54,6 +54,14 @@ _KINDS: Final = {
     quiet_rules.SCALER_SKIPS: (
         "The gradient scaler skips update after update.",
         "Find the gradient that is not finite at any scale; train in bfloat16 or float32.",
+    ),
+    rank_signs.RANKS_DRIFT: (
+        "The weights are not the same on all ranks.",
+        "Check that every rank makes every update with averaged gradients, then go back.",
+    ),
+    rows_again.ROWS_AGAIN: (
+        "Rows come again while others have not come once.",
+        "Look at the loader: every worker and every rank must read a part of the data of its own.",
     ),
 }
 """For each kind: the cause in a sentence, and what to do."""
