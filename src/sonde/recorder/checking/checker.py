@@ -17,6 +17,7 @@ from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
 from sonde.forensics.checks.data_order import LabelOrder, RankRows
 from sonde.forensics.checks.influence import Influence
 from sonde.recorder.checking import influence, running, targets
+from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
@@ -103,7 +104,7 @@ class Checker:
         is_training = self._first.mode().is_training
         self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
-        self._try("accumulation", lambda: running.accumulation(bench))
+        self._try("accumulation", lambda: accumulation(bench, self._first))
         self._try("precision", lambda: running.precision(bench))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
         return () if pair is None else pictures(pair, bench.training.decode)

@@ -1,0 +1,158 @@
+"""Measures how much each micro-batch counts in its update.
+
+What backward is called on, divided by the mean loss of the micro-batch, is its weight. A script may
+also divide the gradients themselves before the optimizer's step, so their norm is compared too.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sonde.forensics.checks.accumulation import Accumulation
+from sonde.recorder.checking.bench import Bench, Feed
+from sonde.recorder.checking.first_steps import FirstSteps
+from sonde.recorder.checking.forward_watch import Look, LossCall
+from sonde.recorder.checking.snapshot import undone
+
+_IGNORED: Final = -100
+_CLOSE: Final = 0.02
+_UNCLEAR: Final = "The loss of a micro-batch is not that of one loss function of torch."
+_CHANGED: Final = "The gradients are changed between backward and the optimizer's step."
+
+
+class _Root(NamedTuple):
+    """One backward pass."""
+
+    value: float
+    """What it was called on."""
+    calls: Sequence[LossCall]
+    """The loss functions that were called since the one before."""
+
+
+def accumulation(bench: Bench, first: FirstSteps) -> Accumulation:
+    """Measure the weight of each micro-batch of an update."""
+    feeds = _most_unequal([update for update in bench.updates if len(update) > 1])
+    feeds = feeds or bench.updates[0]
+    with undone(bench.training, bench.reach):
+        gradients, looks = bench.gradients(feeds)
+    roots = [root for look in looks for root in _roots_of(look)]
+    num_micro = max(len(feeds), len(roots))
+    if len(feeds) > 1 and first.is_cleared_within:
+        return Accumulation(num_micro=len(feeds), is_cleared=True)
+    if len(feeds) == 1 and any(not root.calls for root in roots):
+        return Accumulation(num_micro=1)  # several losses of one forward pass
+    is_clear = all(len(root.calls) == 1 and root.calls[0].mean for root in roots)
+    if not is_clear or (len(feeds) > 1 and len(roots) != len(feeds)):
+        return Accumulation(num_micro=num_micro, unknown=_UNCLEAR)
+    scale = _scale(bench)
+    calls = [root.calls[0] for root in roots]
+    counts = [_num_targets(call) for call in calls]
+    factor = _factor(gradients, looks, scale, (num_micro, sum(counts)))
+    if factor is None:
+        return Accumulation(num_micro=num_micro, unknown=_CHANGED)
+    weights = [
+        root.value / scale / call.mean * factor for root, call in zip(roots, calls, strict=True)
+    ]
+    are_alike = len(feeds) > 1 or _are_of_micro_batches(calls)
+    return Accumulation(
+        num_micro=num_micro,
+        weights=tuple(weights),
+        counts=tuple(counts),
+        ignores=any(call.counts is not None and not bool(call.counts.all()) for call in calls),
+        are_alike=are_alike,
+        is_cleared=len(feeds) == 1 and are_alike and _is_cleared(looks[0]),
+    )
+
+
+def _roots_of(look: Look) -> list[_Root]:
+    found = []
+    begin = 0
+    for value, end in zip(look.roots, look.losses_at_root, strict=True):
+        found.append(_Root(value, look.losses[begin:end]))
+        begin = end
+    return found
+
+
+def _num_targets(call: LossCall) -> int:
+    return call.target.numel() if call.counts is None else int(call.counts.sum())
+
+
+def _scale(bench: Bench) -> float:
+    for part in bench.reach.others:
+        if isinstance(part, torch.amp.GradScaler):
+            return float(part.get_scale())
+    return 1.0
+
+
+def _most_unequal(updates: Sequence[Sequence[Feed]]) -> Sequence[Feed]:
+    """Return the update whose micro-batches differ most in the number of labels that count; the
+    first, if no batch leaves any out.
+    """
+    found: Sequence[Feed] = ()
+    largest = 0.0
+    for update in updates:
+        counts = [_num_labels(feed) for feed in update]
+        ratio = max(counts) / max(min(counts), 1)
+        if ratio > largest:
+            found = update
+            largest = ratio
+    return found
+
+
+def _num_labels(feed: Feed) -> int:
+    for tensor in feed.tensors:
+        if tensor.dtype is torch.int64 and bool((tensor == _IGNORED).any()):
+            return int((tensor != _IGNORED).sum())
+    return 1
+
+
+def _factor(
+    gradients: dict[Tensor, Tensor], looks: Sequence[Look], scale: float, divisors: Sequence[int]
+) -> float | None:
+    """Return by what gradients are multiplied after the last backward pass: 1 or one divided by one
+    of `divisors`; None if it is something else. What clipping does is left out.
+    """
+    norms = [pair for look in looks for pair in look.norms]
+    if not norms or not norms[-1][1]:
+        return 1.0
+    at_step = looks[-1].clipped
+    if at_step is None:
+        at_step = sum(float(part.to_dense().double().square().sum()) for part in gradients.values())
+        at_step = math.sqrt(at_step)
+    for divisor in (1, *divisors):
+        for unscaled in (1.0, scale):
+            expected = norms[-1][1] / divisor / unscaled
+            if abs(at_step - expected) <= _CLOSE * expected:
+                return 1 / divisor
+    return None
+
+
+def _are_of_micro_batches(calls: Sequence[LossCall]) -> bool:
+    """Return whether loss functions within one step are those of micro-batches: the same function
+    of the same classes, and other targets each time.
+    """
+    first = calls[0]
+    for number, call in enumerate(calls):
+        if call.counts is None or call.function != first.function:
+            return False
+        if call.scores.dim() != first.scores.dim():
+            return False
+        if call.scores.shape[call.class_dim] != first.scores.shape[first.class_dim]:
+            return False
+        if any(_are_same(call.target, other.target) for other in calls[:number]):
+            return False
+    return True
+
+
+def _are_same(target: Tensor, other: Tensor) -> bool:
+    return target.shape == other.shape and bool((target == other).all())
+
+
+def _is_cleared(look: Look) -> bool:
+    """Return whether gradients were gone at every backward pass after the first."""
+    if len(look.norms) < 2:
+        return False
+    return all(before == 0 for before, _ in look.norms[1:]) and look.norms[0][1] > 0
