@@ -214,12 +214,11 @@ def train_with_huggingface() -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    rows: list[dict[str, Tensor]] = []
+    data: Any = []
     for number in range(24):
-        batch = batch_of(number)
+        inputs, labels = batch_of(number).values()
         for row in range(ROWS):
-            rows.append({name: tensor[row] for name, tensor in batch.items()})
-    data: Any = rows
+            data.append({"input_ids": inputs[row], "labels": labels[row]})
     OwnTrainer(Model(), settings, train_dataset=data, callbacks=[SondeCallback(args.run)]).train()
 
 

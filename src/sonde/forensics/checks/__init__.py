@@ -53,6 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     determinism.CHECK,
     data_order.REPEATED,
     data_order.LABELS,
+    data_order.ORDER,
     data_order.RANKS,
 )
 """Every check."""

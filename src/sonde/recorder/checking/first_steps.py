@@ -173,7 +173,7 @@ class FirstSteps:
             with_gradient_not_held=tuple(missing),
         )
 
-    def repeated(self) -> data_order.RepeatedRows:
+    def repeated(self, *, is_contrastive: bool = False) -> data_order.RepeatedRows:
         """Return how rows of the first batches repeat."""
         num_same = 0
         num_twice = 0
@@ -193,6 +193,7 @@ class FirstSteps:
             num_same_batches=num_same,
             is_same_memory=len(pointers) == 1,
             num_twice_in_batch=num_twice,
+            is_contrastive=is_contrastive,
         )
 
     def counted(self) -> counted_positions.CountedPositions:
