@@ -30,8 +30,10 @@ class Accumulation:
     """
     counts: tuple[int, ...] = ()
     """The number of targets that count in each micro-batch."""
-    ignores: bool = False
-    """Whether some targets are left out of the loss."""
+    ignores_labels: bool = False
+    """Whether the targets are the next tokens, and some are left out of the loss. A masked language
+    model also leaves some out, but how many is chance.
+    """
     are_alike: bool = True
     """Whether the losses are of one kind and of different targets, as those of micro-batches are,
     and those of several tasks are not.
@@ -85,7 +87,7 @@ def _judge_shares(measured: Accumulation) -> Outcome:
     if fewest == most:
         return fine(f"{num} micro-batches with {most} targets each count equally.")
     equally = f"{num} micro-batches count equally, though they have {fewest} to {most} targets"
-    if measured.ignores and most >= _CLEARLY * fewest:
+    if measured.ignores_labels and most >= _CLEARLY * fewest:
         return wrong(
             f"{equally}: a target in the shortest counts {most / max(fewest, 1):.1f} times as much"
             " as one in the longest."

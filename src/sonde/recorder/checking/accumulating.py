@@ -32,7 +32,7 @@ class _Root(NamedTuple):
     """The loss functions that were called since the one before."""
 
 
-def accumulation(bench: Bench, first: FirstSteps) -> Accumulation:
+def accumulation(bench: Bench, first: FirstSteps, *, is_next_token: bool) -> Accumulation:
     """Measure the weight of each micro-batch of an update."""
     feeds = _most_unequal([update for update in bench.updates if len(update) > 1])
     feeds = feeds or bench.updates[0]
@@ -61,7 +61,7 @@ def accumulation(bench: Bench, first: FirstSteps) -> Accumulation:
         num_micro=num_micro,
         weights=tuple(weights),
         counts=tuple(counts),
-        ignores=any(call.counts is not None and not bool(call.counts.all()) for call in calls),
+        ignores_labels=is_next_token and any(map(_ignores, calls)),
         are_alike=are_alike,
         is_cleared=len(feeds) == 1 and are_alike and _is_cleared(looks[0]),
     )
@@ -74,6 +74,10 @@ def _roots_of(look: Look) -> list[_Root]:
         found.append(_Root(value, look.losses[begin:end]))
         begin = end
     return found
+
+
+def _ignores(call: LossCall) -> bool:
+    return call.counts is not None and not bool(call.counts.all())
 
 
 def _num_targets(call: LossCall) -> int:

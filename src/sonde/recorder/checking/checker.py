@@ -16,7 +16,7 @@ from sonde.forensics.checks.check_report import CheckReport, RowPicture
 from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
 from sonde.forensics.checks.data_order import RankRows
 from sonde.forensics.checks.influence import Influence
-from sonde.forensics.checks.label_shift import LabelShift
+from sonde.forensics.checks.label_shift import ALIKE, LabelShift
 from sonde.recorder.checking import influence, ordering, packing, running, targets
 from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
@@ -106,7 +106,8 @@ class Checker:
         is_training = self._first.mode().is_training
         self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
-        self._try("accumulation", lambda: accumulation(bench, self._first))
+        is_next = pair is not None and pair.next_share >= ALIKE
+        self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
         self._try("precision", lambda: running.precision(bench))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
         return () if pair is None else pictures(pair, bench.training.decode)

@@ -248,12 +248,16 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (
         accumulation.CHECK,
-        accumulation.Accumulation(num_micro=2, weights=(0.5, 0.5), counts=(10, 15), ignores=True),
+        accumulation.Accumulation(
+            num_micro=2, weights=(0.5, 0.5), counts=(10, 15), ignores_labels=True
+        ),
         "wrong",
     ),
     (
         accumulation.CHECK,
-        accumulation.Accumulation(num_micro=2, weights=(0.5, 0.5), counts=(10, 14), ignores=True),
+        accumulation.Accumulation(
+            num_micro=2, weights=(0.5, 0.5), counts=(10, 14), ignores_labels=True
+        ),
         "fine",
     ),
     (

@@ -137,3 +137,28 @@ def test_an_experiment_that_fails_becomes_cannot_tell(tmp_path: Path) -> None:
 
     assert report.wrong == ()
     assert report.of("cannot tell")
+
+
+def test_a_hidden_state_that_a_step_passes_on_is_put_back(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    cell = nn.GRUCell(4, 6)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    recorder = Recorder(tmp_path / "run", cell, optimizer)
+    hidden = torch.zeros(5, 6)
+
+    def train_step(batch: Tensor) -> Tensor:
+        nonlocal hidden
+        hidden = cell(batch, hidden.detach())
+        loss = hidden.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    before = hidden
+    report = recorder.check([torch.randn(5, 4) for _ in range(8)], train_step)
+    recorder.close()
+
+    states = {result.name: result.status for result in report.results}
+    assert hidden is before
+    assert states["determinism"] == "fine"
