@@ -44,6 +44,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     step_habits.LEFT_OVER,
     step_habits.MODE,
     step_habits.DROPOUT,
+    step_habits.BUFFERS,
     step_habits.RATES,
     accumulation.CHECK,
     one_batch.CHECK,

@@ -105,6 +105,7 @@ class Checker:
         _say("trying other random numbers, float32, and one batch by heart")
         is_training = self._first.mode().is_training
         self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
+        self._try("evaluation_buffers", lambda: running.evaluation_buffers(bench))
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
         is_next = pair is not None and pair.next_share >= ALIKE
         self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))

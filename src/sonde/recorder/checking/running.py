@@ -14,7 +14,7 @@ from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregi
 from sonde.forensics.checks.determinism import Determinism
 from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import ClippedScaled, LostUpdates, Precision
-from sonde.forensics.checks.step_habits import Dropout
+from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
 from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
@@ -76,6 +76,25 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
         acts=acts,
         acts_in_evaluation=in_eval,
     )
+
+
+def evaluation_buffers(bench: Bench) -> EvaluationBuffers:
+    """Run the first batch in evaluation mode, and compare buffers."""
+    named = []
+    for name, buffer in bench.training.model.named_buffers():
+        if buffer.is_floating_point() and not bench.training.is_sharded:
+            named.append((name.replace("_orig_mod.", "").removeprefix("module."), buffer))
+    changed: tuple[str, ...] | None = None
+    before = [buffer.detach().clone() for _, buffer in named]
+    with ExitStack() as stack:
+        stack.enter_context(undone(bench.training, bench.reach))
+        stack.enter_context(in_evaluation(bench.reach.modules()))
+        stack.enter_context(suppress(Exception))  # some models fail in evaluation mode
+        bench.forward_here(bench.first)
+        if not any(module.training for module in bench.reach.modules()):
+            pairs = zip(named, before, strict=True)
+            changed = tuple(name for (name, now), old in pairs if not _are_equal(now, old))
+    return EvaluationBuffers(num_buffers=len(named), changed=changed)
 
 
 def precision(bench: Bench) -> Precision:

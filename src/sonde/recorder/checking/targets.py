@@ -150,7 +150,9 @@ def _shares(ids: Tensor, target: Tensor, counts: Tensor) -> tuple[tuple[int, flo
 def start_loss(looks: Sequence[Look]) -> StartLoss:
     """Measure the plain cross-entropy of the first batch, and the entropy of the labels."""
     call = looks[0].main_loss()
-    if call is None or call.counts is None or not bool(call.counts.any()):
+    if call is None:
+        return _start_of_regression(looks)
+    if call.counts is None or not bool(call.counts.any()):
         return StartLoss(loss=None)
     scores = call.scores.movedim(1, -1) if call.scores.dim() > 2 else call.scores
     num_classes = scores.shape[-1]
@@ -163,6 +165,19 @@ def start_loss(looks: Sequence[Look]) -> StartLoss:
     shares = counted[counted > 0] / counted.sum()
     entropy = float(-(shares * shares.log()).sum())
     return StartLoss(loss=loss, num_classes=num_classes, label_entropy=entropy)
+
+
+def _start_of_regression(looks: Sequence[Look]) -> StartLoss:
+    """Measure the squared error of the first batch, and the variance of all targets."""
+    calls = []
+    for look in looks:
+        found = [call for call in look.losses if call.function == "mse_loss"]
+        if len(found) != 1:
+            return StartLoss(loss=None)
+        calls.append(found[0])
+    targets = torch.cat([call.target.reshape(-1).double() for call in calls])
+    variance = float(targets.var(correction=0))
+    return StartLoss(loss=None, squared_error=calls[0].mean, variance=variance)
 
 
 def loss_inputs(look: Look) -> LossInputs:

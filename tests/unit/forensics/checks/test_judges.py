@@ -39,6 +39,16 @@ CASES: list[tuple[Check, object, Status]] = [
     (start_loss.CHECK, start_loss.StartLoss(loss=0.4, num_classes=61, label_entropy=4), "fine"),
     (start_loss.CHECK, start_loss.StartLoss(loss=math.nan, num_classes=61), "wrong"),
     (start_loss.CHECK, start_loss.StartLoss(loss=None), "does not apply"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=None, squared_error=9.0, variance=1.0), "fine"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=None, squared_error=math.inf), "wrong"),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=0), "does not apply"),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2), "fine"),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2, changed=("a",)), "wrong"),
+    (
+        step_habits.BUFFERS,
+        step_habits.EvaluationBuffers(num_buffers=2, changed=None),
+        "cannot tell",
+    ),
     (loss_inputs.CHECK, loss_inputs.LossInputs(function="cross_entropy"), "fine"),
     (
         loss_inputs.CHECK,

@@ -149,7 +149,7 @@ def test_a_hidden_state_that_a_step_passes_on_is_put_back(tmp_path: Path) -> Non
     def train_step(batch: Tensor) -> Tensor:
         nonlocal hidden
         hidden = cell(batch, hidden.detach())
-        loss = hidden.square().mean()
+        loss: Tensor = hidden.square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -162,3 +162,46 @@ def test_a_hidden_state_that_a_step_passes_on_is_put_back(tmp_path: Path) -> Non
     states = {result.name: result.status for result in report.results}
     assert hidden is before
     assert states["determinism"] == "fine"
+
+
+class Normalised(nn.Module):
+    """A regression that keeps the mean of its inputs."""
+
+    mean: Tensor
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.register_buffer("mean", torch.zeros(4))
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return one number for each row."""
+        if self.training or self.always:
+            self.mean.lerp_(inputs.mean(0), 0.1)
+        found: Tensor = self.head(inputs - self.mean)
+        return found
+
+
+@pytest.mark.parametrize(("always", "status"), [(True, "wrong"), (False, "fine")])
+def test_statistics_that_evaluation_changes_are_named(
+    tmp_path: Path, always: bool, status: str
+) -> None:
+    model = Normalised(always=always)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = Recorder(tmp_path / "run", model, optimizer)
+
+    def train_step(batch: Tensor) -> Tensor:
+        loss = F.mse_loss(model(batch), batch.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    report = recorder.check([torch.randn(8, 4) + 1 for _ in range(8)], train_step)
+    recorder.close()
+
+    results = {result.name: result for result in report.results}
+    assert results["evaluation_buffers"].status == status
+    assert results["start_loss"].status == "fine"
+    assert bool((model.mean == 0).all())
