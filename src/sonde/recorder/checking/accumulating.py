@@ -6,6 +6,7 @@ also divide the gradients themselves before the optimizer's step, so their norm 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
@@ -38,33 +39,63 @@ def accumulation(bench: Bench, first: FirstSteps, *, is_next_token: bool) -> Acc
     feeds = feeds or bench.updates[0]
     with undone(bench.training, bench.reach):
         gradients, looks = bench.gradients(feeds)
-    roots = [root for look in looks for root in _roots_of(look)]
-    num_micro = max(len(feeds), len(roots))
     if len(feeds) > 1 and first.is_cleared_within:
         return Accumulation(num_micro=len(feeds), is_cleared=True)
-    if len(feeds) == 1 and any(not root.calls for root in roots):
+    roots: list[_Root] = []
+    for look in looks:
+        roots += _roots_of(look)
+    if len(feeds) == 1:
+        return _inside_one_step(bench, gradients, looks[0], roots, is_next_token=is_next_token)
+    if not _are_clear(roots) or len(roots) != len(feeds):
+        return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
+    return _weighed(bench, gradients, looks, roots, is_next_token=is_next_token)
+
+
+def _inside_one_step(
+    bench: Bench,
+    gradients: dict[Tensor, Tensor],
+    look: Look,
+    roots: Sequence[_Root],
+    *,
+    is_next_token: bool,
+) -> Accumulation:
+    """Measure the backward passes within one call of the step function, which may also be those of
+    several tasks.
+    """
+    if any(not root.calls for root in roots):
         return Accumulation(num_micro=1)  # several losses of one forward pass
-    is_clear = all(len(root.calls) == 1 and root.calls[0].mean for root in roots)
-    if not is_clear or (len(feeds) > 1 and len(roots) != len(feeds)):
-        return Accumulation(num_micro=num_micro, unknown=_UNCLEAR)
+    if not _are_clear(roots):
+        return Accumulation(num_micro=len(roots), unknown=_UNCLEAR)
+    measured = _weighed(bench, gradients, [look], roots, is_next_token=is_next_token)
+    are_alike = _are_of_micro_batches(roots)
+    return replace(measured, are_alike=are_alike, is_cleared=are_alike and _is_cleared(look))
+
+
+def _weighed(
+    bench: Bench,
+    gradients: dict[Tensor, Tensor],
+    looks: Sequence[Look],
+    roots: Sequence[_Root],
+    *,
+    is_next_token: bool,
+) -> Accumulation:
+    """Return the weights of some backward passes with one loss function each."""
     scale = _scale(bench)
-    calls = [root.calls[0] for root in roots]
-    counts = [_num_targets(call) for call in calls]
-    factor = _factor(gradients, looks, scale, (num_micro, sum(counts)))
+    counts = [_num_targets(root.calls[0]) for root in roots]
+    factor = _factor(gradients, looks, scale, (len(roots), sum(counts)))
     if factor is None:
-        return Accumulation(num_micro=num_micro, unknown=_CHANGED)
-    weights = [
-        root.value / scale / call.mean * factor for root, call in zip(roots, calls, strict=True)
-    ]
-    are_alike = len(feeds) > 1 or _are_of_micro_batches(calls)
+        return Accumulation(num_micro=len(roots), unknown=_CHANGED)
     return Accumulation(
-        num_micro=num_micro,
-        weights=tuple(weights),
+        num_micro=len(roots),
+        weights=tuple(root.value / root.calls[0].mean * factor / scale for root in roots),
         counts=tuple(counts),
-        ignores_labels=is_next_token and any(map(_ignores, calls)),
-        are_alike=are_alike,
-        is_cleared=len(feeds) == 1 and are_alike and _is_cleared(looks[0]),
+        ignores_labels=is_next_token and any(map(_ignores, roots)),
     )
+
+
+def _are_clear(roots: Sequence[_Root]) -> bool:
+    """Return whether each backward pass is that of one loss function."""
+    return all(len(root.calls) == 1 and root.calls[0].mean for root in roots)
 
 
 def _roots_of(look: Look) -> list[_Root]:
@@ -76,8 +107,9 @@ def _roots_of(look: Look) -> list[_Root]:
     return found
 
 
-def _ignores(call: LossCall) -> bool:
-    return call.counts is not None and not bool(call.counts.all())
+def _ignores(root: _Root) -> bool:
+    counts = root.calls[0].counts
+    return counts is not None and not bool(counts.all())
 
 
 def _num_targets(call: LossCall) -> int:
@@ -134,10 +166,13 @@ def _factor(
     return None
 
 
-def _are_of_micro_batches(calls: Sequence[LossCall]) -> bool:
+def _are_of_micro_batches(roots: Sequence[_Root]) -> bool:
     """Return whether loss functions within one step are those of micro-batches: the same function
     of the same classes, and other targets each time.
     """
+    calls = [root.calls[0] for root in roots]
+    if not calls:
+        return False
     first = calls[0]
     for number, call in enumerate(calls):
         if call.counts is None or call.function != first.function:

@@ -257,7 +257,8 @@ class ForwardWatch(TorchFunctionMode):
         found = []
         for value in values:
             if isinstance(value, Tensor):
-                if value.is_floating_point() and value.dim() > 1 and value.numel():
+                is_dense = value.layout is torch.strided
+                if is_dense and value.is_floating_point() and value.dim() > 1 and value.numel():
                     found.append(self._mark(value.detach()))
             elif isinstance(value, Mapping):
                 found += self._marks(list(value.values()))

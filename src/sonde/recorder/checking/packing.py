@@ -127,14 +127,20 @@ def _said_by(name: str, tensor: Tensor, ids: Tensor) -> Documents | None:
         return None
     if tensor.shape == ids.shape:
         return _by_position(name, tensor)
-    inner: Tensor | None = None
-    if "cu_seq" in name and tensor.dim() == 1 and len(ids) == 1:
+    return _by_lengths(name, tensor, ids) if tensor.dim() == 1 and len(ids) == 1 else None
+
+
+def _by_lengths(name: str, tensor: Tensor, ids: Tensor) -> Documents | None:
+    """Return where documents begin by their lengths, cumulative or not, in a batch of one row."""
+    length = ids.shape[1]
+    if "cu_seq" in name:
         inner = tensor[1:-1].long()
-    elif "len" in name and tensor.dim() == 1 and len(ids) == 1 and int(tensor.sum()) == length:
+    elif "len" in name and int(tensor.sum()) == length:
         inner = tensor.long().cumsum(0)[:-1]
-    if inner is None or not len(inner) or not bool((inner.diff() > 0).all()):
+    else:
         return None
-    if int(inner[0]) < 1 or int(inner[-1]) >= length:
+    is_rising = bool((inner.diff() > 0).all())
+    if not len(inner) or not is_rising or int(inner[0]) < 1 or int(inner[-1]) >= length:
         return None
     starts = torch.zeros_like(ids, dtype=torch.bool)
     starts[0, inner] = True
