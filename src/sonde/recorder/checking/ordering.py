@@ -72,6 +72,8 @@ def _num_before_again(names: Sequence[Sequence[int]]) -> int:
     """Return after how many batches the same ones come again in the same order; 0 if they do
     not.
     """
+    if all(list(rows) == list(names[0]) for rows in names):
+        return 0  # one batch again and again: `repeated_rows` says so
     for period in range(2, len(names) // 2 + 1):
         later = names[period:]
         if all(list(rows) == list(names[at]) for at, rows in enumerate(later)):
