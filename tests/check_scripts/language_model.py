@@ -15,6 +15,9 @@ BUGS = (
     "none",
     "unshifted",
     "shifted_twice",
+    "shifted_by_five",
+    "shifted_back",
+    "labels_of_other_rows",
     "sees_future",
     "sees_one_ahead",
     "batch_first",
@@ -33,8 +36,11 @@ BUGS = (
     "undivided",
     "divided_twice",
     "same_batch",
+    "rows_twice",
+    "sorted_by_length",
     "bfloat16_weights",
     "packed_leak",
+    "ignores_positions",
     "dropout_in_eval",
     "bad_init",
 )
@@ -119,6 +125,8 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return the scores of the next tokens."""
         documents = (positions == 0).long().cumsum(1)
+        if bug == "ignores_positions":
+            positions = torch.arange(LENGTH)
         x = self.embedding(tokens) + self.positions(positions)
         if bug == "detached":
             x = x.detach()
@@ -144,6 +152,11 @@ def batch_of(step: int) -> dict[str, Tensor]:
     tokens[:, 1::2] = (tokens[:, 0::2] * 7 + 3) % (VOCABULARY - 1) + 1  # something to learn
     positions = torch.cat([torch.arange(10), torch.arange(LENGTH - 10)]).expand(ROWS, LENGTH)
     lengths = torch.randint(LENGTH - 8, LENGTH + 1, (ROWS, 1), generator=generator)
+    if bug == "sorted_by_length":
+        lengths = torch.full((ROWS, 1), 6 + step)
+    if bug == "rows_twice":
+        tokens[ROWS // 2 :] = tokens[: ROWS // 2]
+        lengths[ROWS // 2 :] = lengths[: ROWS // 2]
     inside = torch.arange(LENGTH) < lengths
     tokens = torch.where(inside, tokens, PAD)
     labels = tokens.clone() if bug == "pads_count" else torch.where(inside, tokens, -100)
@@ -175,9 +188,14 @@ def loss_of(batch: dict[str, Tensor]) -> Tensor:
     """Return the mean loss of the next tokens."""
     scores = model(batch["input_ids"], batch["position_ids"]).float()
     labels = batch["labels"]
-    shift = {"unshifted": 0, "shifted_twice": 2}.get(bug, 1)
+    shift = {"unshifted": 0, "shifted_twice": 2, "shifted_by_five": 5}.get(bug, 1)
     scores = scores[:, : LENGTH - shift]
     labels = labels[:, shift:]
+    if bug == "shifted_back":
+        scores = model(batch["input_ids"], batch["position_ids"])[:, 3:]
+        labels = batch["labels"][:, :-3]
+    if bug == "labels_of_other_rows":
+        labels = labels.roll(1, 0)
     if bug == "double_softmax":
         scores = scores.softmax(-1)
     return F.cross_entropy(scores.flatten(0, 1), labels.flatten())

@@ -17,13 +17,18 @@ from sonde.records.manifest import read_manifest
 SCRIPTS = Path(__file__).parents[1] / "check_scripts"
 LANGUAGE_MODEL = str(SCRIPTS / "language_model.py")
 HOSTS = str(SCRIPTS / "hosts.py")
+ACCUMULATION = str(SCRIPTS / "accumulation.py")
 PLANTED = {
     "unshifted": "label_shift",
     "shifted_twice": "label_shift",
+    "shifted_by_five": "label_shift",
+    "shifted_back": "label_shift",
+    "labels_of_other_rows": "label_shift",
     "sees_future": "causality",
     "sees_one_ahead": "causality",
     "batch_first": "rows_apart",
     "packed_leak": "documents_apart",
+    "ignores_positions": "documents_apart",
     "pads_count": "padding_in_loss",
     "all_masked": "counted_positions",
     "double_softmax": "loss_inputs",
@@ -41,6 +46,8 @@ PLANTED = {
     "undivided": "accumulation",
     "divided_twice": "accumulation",
     "same_batch": "repeated_rows",
+    "rows_twice": "repeated_rows",
+    "sorted_by_length": "row_order",
     "bfloat16_weights": "lost_updates",
 }
 """For each bug of the language model, the check that names it."""
@@ -134,6 +141,73 @@ def test_hosts_are_checked_too(tmp_path: Path, host: str, bug: str, names: set[s
     states = {result["name"]: result["status"] for result in document["results"]}
     assert states["accumulation"] == "fine"
     assert not list(tmp_path.rglob("checkpoint-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["none", "undivided", "divided_twice", "cleared", "mean_of_means"])
+@pytest.mark.parametrize(
+    ("way", "package"),
+    [
+        ("last", "torch"),
+        ("without_last", "torch"),
+        ("inside", "torch"),
+        ("lightning", "lightning"),
+        ("by_hand", "lightning"),
+        ("huggingface", "transformers"),
+        ("accelerate", "accelerate"),
+    ],
+)
+def test_wrong_weights_of_micro_batches_are_named_in_every_loop(
+    tmp_path: Path, way: str, package: str, bug: str
+) -> None:
+    pytest.importorskip(package)
+    _, document = answer(ACCUMULATION, str(tmp_path / "run"), "--way", way, "--bug", bug)
+
+    states = {result["name"]: result["status"] for result in document["results"]}
+    assert states["accumulation"] == ("fine" if bug == "none" else "wrong")
+    assert wrong(document) <= {"accumulation"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["last", "without_last", "inside"])
+def test_gradients_that_a_script_divides_itself_are_fine(tmp_path: Path, way: str) -> None:
+    run = str(tmp_path / "run")
+    _, document = answer(ACCUMULATION, run, "--way", way, "--bug", "gradients_divided")
+
+    assert wrong(document) == set()
+
+
+@pytest.mark.slow
+def test_a_loop_that_hides_its_step_function_ends_with_the_answer(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sonde, torch\n"
+        "model = torch.nn.Linear(8, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"recorder = sonde.Recorder({str(tmp_path / 'run')!r}, model, optimizer)\n"
+        "for step in range(12):\n"
+        "    loss = recorder.loss(model(torch.randn(6, 8)).square().mean())\n"
+        "    optimizer.zero_grad()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "print('came to the end')\n"
+    )
+    command = [sys.executable, str(script)]
+    recorded = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    checked = check("--", *command)
+    replayed = subprocess.run(
+        [sys.executable, "-m", "sonde", "replay", str(tmp_path / "run"), "--step", "5"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert "came to the end" in recorded.stdout
+    for done in (checked, replayed):
+        assert done.returncode == 1
+        assert "recorder.step(" in done.stderr
+        assert "came to the end" not in done.stderr + done.stdout
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 An error of ours inside a user's step, or of a callable of theirs that *we* call (`decode`,
 `sample_ids`, a `state_dict`), never reaches their loop. It is told once, with what is no longer
-recorded, and training goes on. Three things pass: Ctrl-C, every exception of the user's own code,
-and what they asked for (`on_event="stop"`, the end of healing).
+recorded, and training goes on. Four things pass: Ctrl-C, every exception of the user's own code,
+what they asked for (`on_event="stop"`, the end of healing), and the end of a process that was
+started for an answer.
 """
 
 import contextlib
@@ -19,7 +20,12 @@ from sonde.run import Run
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-PASSES: Final = (KeyboardInterrupt, TrainingStopped)
+
+class ProcessEnds(SystemExit):
+    """Ends a process that was started for a replay or a check, once its answer is written."""
+
+
+PASSES: Final = (KeyboardInterrupt, TrainingStopped, ProcessEnds)
 """What the boundary lets through."""
 
 _logger = logging.getLogger("sonde")

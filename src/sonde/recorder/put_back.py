@@ -31,7 +31,8 @@ _MAX_DEPTH: Final = 3
 """How deep to follow functions that call functions, and containers in containers."""
 _MAX_ENTRIES: Final = 10_000
 """Larger lists and dicts of a user's own are not copied."""
-_SCALARS: Final = (int, float, bool, str, complex, type(None))
+_BOUND_ANEW: Final = (int, float, bool, str, complex, type(None), tuple, Tensor)
+"""A step may bind a name to another value of these, such as the hidden state of an RNN."""
 _GENERATORS: Final = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 Undo = Callable[[], object]
@@ -186,12 +187,12 @@ class Memory:
         if owner is not None:
             self.remember_attributes(owner)
         for cell, value in _cells(function):
-            if isinstance(value, _SCALARS):
+            if isinstance(value, _BOUND_ANEW):
                 self._undo.append(lambda cell=cell, value=value: _set_cell(cell, value))  # type: ignore[misc]
             self._remember_value(value, depth)
         for name in _global_names(function):
             value = function.__globals__[name]
-            if isinstance(value, _SCALARS):
+            if isinstance(value, _BOUND_ANEW):
                 space = function.__globals__
                 self._undo.append(
                     lambda space=space, name=name, value=value: space.__setitem__(name, value)  # type: ignore[misc]

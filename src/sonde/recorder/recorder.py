@@ -306,7 +306,9 @@ class Recorder:
 
     def _before_batch(self) -> None:
         if self.run.is_replay:
-            give_up(_without_step_function())
+            give_up(_without_step_function("replayed in a new process"))
+        if self._check is not None and not self._check.has_begun and self._pipeline.num_updates:
+            give_up(_without_step_function("checked"))
         self._go_back_if_called()
         if self._data is not None:
             self._data.begin_update()
@@ -349,10 +351,10 @@ class Recorder:
         self.training.hooks.observer = NOBODY
 
 
-def _without_step_function() -> SettingError:
-    """Return why a loop that is followed by hooks alone cannot be replayed."""
+def _without_step_function(what: str) -> SettingError:
+    """Return why a loop that is followed by hooks alone cannot be replayed, or checked."""
     return SettingError(
-        "this loop cannot be replayed in a new process",
+        f"this loop cannot be {what}",
         cause="it does not hand its step function to the recorder: hooks alone follow it",
         hint=(
             "put all that happens to one batch into a function, and call"

@@ -39,6 +39,7 @@ from sonde.forensics.seams import (
 from sonde.forensics.verdict import write_verdict
 from sonde.recorder.batch_file import KeptBatches, KeptUpdate
 from sonde.recorder.batch_tree import named_rows, rebuild, token_rows, without_rows
+from sonde.recorder.guard import ProcessEnds
 from sonde.recorder.hooks import Observer, gradient_norm
 from sonde.recorder.losses import RowLosses, loss_in, mean_loss, returned_loss
 from sonde.recorder.moment import Moment, back_at, in_float32
@@ -72,7 +73,7 @@ def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) ->
         give_up(SondeError(f"the script failed in the replay: {type(error).__name__}: {error}"))
     if ranks.rank() == 0:
         write_answer(order, answer)
-    raise SystemExit(0)
+    raise ProcessEnds(0)
 
 
 def give_up(error: SondeError) -> NoReturn:
@@ -80,7 +81,7 @@ def give_up(error: SondeError) -> NoReturn:
     order = order_of_process()
     if order is not None:
         write_answer(order, error)
-    raise SystemExit(1)
+    raise ProcessEnds(1)
 
 
 def seams_of(

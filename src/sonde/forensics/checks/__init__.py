@@ -44,6 +44,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     step_habits.LEFT_OVER,
     step_habits.MODE,
     step_habits.DROPOUT,
+    step_habits.BUFFERS,
     step_habits.RATES,
     accumulation.CHECK,
     one_batch.CHECK,
@@ -53,6 +54,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     determinism.CHECK,
     data_order.REPEATED,
     data_order.LABELS,
+    data_order.ORDER,
     data_order.RANKS,
 )
 """Every check."""

@@ -1,5 +1,6 @@
 """The weight of each micro-batch in its update."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,8 @@ from sonde.forensics.checks.check_rule import (
 
 _CLOSE: Final = 0.03
 """Weights within this of what is expected are meant so."""
+_CLEARLY: Final = 1.5
+"""From this ratio on, micro-batches have clearly unequal numbers of targets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +25,21 @@ class Accumulation:
 
     num_micro: int
     weights: tuple[float, ...] = ()
-    """What backward was called with, divided by the micro-batch's mean loss per target."""
+    """What backward was called with, divided by the micro-batch's mean loss per target, times what
+    the gradients are multiplied by before the optimizer's step.
+    """
     counts: tuple[int, ...] = ()
     """The number of targets that count in each micro-batch."""
+    ignores_labels: bool = False
+    """Whether the targets are the next tokens, and some are left out of the loss. A masked language
+    model also leaves some out, but how many is chance.
+    """
+    are_alike: bool = True
+    """Whether the losses are of one kind and of different targets, as those of micro-batches are,
+    and those of several tasks are not.
+    """
+    is_cleared: bool = False
+    """Whether the gradients of a micro-batch are gone when the next one comes."""
     unknown: str = ""
     """Why the weights could not be measured."""
 
@@ -34,41 +49,62 @@ def judge(measured: Accumulation) -> Outcome:
     num = measured.num_micro
     if num < 2:
         return does_not_apply("An update has one micro-batch.")
+    if measured.is_cleared:
+        return wrong(
+            f"Gradients are cleared at each of {num} micro-batches, so only the last one counts in"
+            " its update."
+        )
     if measured.unknown or not measured.weights:
         return cannot_tell(measured.unknown or "The weights were not seen.")
     total = sum(measured.weights)
-    num_targets = sum(measured.counts)
     if _is_close(total, 1.0):
-        return fine(_described(measured))
-    if _is_close(total, num_targets):
+        return _judge_shares(measured)
+    if _is_close(total, sum(measured.counts)):
         return fine("Losses are sums over targets, and so are the gradients of an update.")
-    if _is_close(total, num):
+    if not measured.are_alike:
+        return does_not_apply("Several losses of one batch are added up.")
+    if _are_all(measured.weights, 1.0):
         return wrong(
             f"The gradients of {num} micro-batches are added and not averaged: each has the weight"
             f" 1, together {num}."
         )
-    if _is_close(total, 1 / num):
+    if _are_all(measured.weights, 1 / num**2):
         return wrong(
             f"The loss is divided twice: each of {num} micro-batches has the weight 1/{num * num}."
         )
     return cannot_tell(f"The {num} micro-batches have weights that add up to {total:.4g}.")
 
 
-def _described(measured: Accumulation) -> str:
+def _judge_shares(measured: Accumulation) -> Outcome:
+    """Judge weights that add up to 1."""
     num = measured.num_micro
-    targets = max(sum(measured.counts), 1)
-    shares = [count / targets for count in measured.counts]
-    pairs = list(zip(measured.weights, shares, strict=False))
-    if len(set(measured.counts)) == 1:
-        return f"{num} micro-batches with {measured.counts[0]} targets each count equally."
-    if pairs and all(_is_close(weight, share) for weight, share in pairs):
-        return f"Every target counts equally over {num} micro-batches."
     fewest = min(measured.counts, default=0)
     most = max(measured.counts, default=0)
-    return (
-        f"{num} micro-batches count equally, though they have {fewest} to {most} targets: targets"
-        " of a short one count more."
-    )
+    if _has_token_shares(measured) and fewest != most:
+        return fine(f"Every target counts equally over {num} micro-batches.")
+    if not _are_all(measured.weights, 1 / num):
+        return fine(f"The weights of {num} micro-batches add up to 1.")
+    if fewest == most:
+        return fine(f"{num} micro-batches with {most} targets each count equally.")
+    equally = f"{num} micro-batches count equally, though they have {fewest} to {most} targets"
+    if measured.ignores_labels and most >= _CLEARLY * fewest:
+        return wrong(
+            f"{equally}: a target in the shortest counts {most / max(fewest, 1):.1f} times as much"
+            " as one in the longest."
+        )
+    return fine(f"{equally}: targets of a short one count more.")
+
+
+def _has_token_shares(measured: Accumulation) -> bool:
+    num_targets = max(sum(measured.counts), 1)
+    if len(measured.weights) != len(measured.counts):
+        return False
+    pairs = zip(measured.weights, measured.counts, strict=True)
+    return all(_is_close(weight, count / num_targets) for weight, count in pairs)
+
+
+def _are_all(weights: Sequence[float], expected: float) -> bool:
+    return all(_is_close(weight, expected) for weight in weights)
 
 
 def _is_close(value: float, expected: float) -> bool:
@@ -79,8 +115,10 @@ CHECK: Final = Check(
     name="accumulation",
     title="accumulation",
     question="How much does each micro-batch count in its update?",
-    meaning="Gradients are too large or too small by the number of micro-batches.",
-    advice="Divide the loss by the number of micro-batches, once: some libraries do it for you.",
+    meaning="Gradients are too large or too small, or some targets count more than others.",
+    advice="Divide each loss by the number of micro-batches, once: some libraries do it for you."
+    " Where targets are left out, add up losses with reduction='sum' and divide by the number of"
+    " targets in all micro-batches. Clear gradients after the optimizer's step only.",
     applies_to="updates with several micro-batches",
     judge=judge,
 )

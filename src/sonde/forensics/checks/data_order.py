@@ -21,6 +21,8 @@ _LONG: Final = 8
 _MIN_ROWS: Final = 16
 _MIN_CLASSES: Final = 5
 _MIN_ALIKE: Final = 64
+_MIN_LENGTHS: Final = 6
+"""Fewer different lengths than this may be in order by chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,8 @@ class RepeatedRows:
     """Whether those are the very same tensors, as in training on all data at once."""
     num_twice_in_batch: int = 0
     """How many rows are in their batch a second time."""
+    is_contrastive: bool = False
+    """Whether a loss compares rows of a batch, so that rows may be meant to be there twice."""
 
 
 def judge_repeated(measured: RepeatedRows) -> Outcome:
@@ -56,10 +60,13 @@ def judge_repeated(measured: RepeatedRows) -> Outcome:
         )
     share = measured.num_twice_in_batch / measured.num_rows
     if share >= _MANY_TWICE and measured.row_length >= _LONG:
-        return wrong(
+        twice = (
             f"{percent(share)} of the rows in the first {measured.num_batches} batches are in their"
-            " batch twice."
+            " batch a second time"
         )
+        if measured.is_contrastive:
+            return cannot_tell(f"{twice}. That is right for a contrastive loss.")
+        return wrong(f"{twice}.")
     return fine(f"{measured.num_rows} rows in {measured.num_batches} batches.")
 
 
@@ -123,6 +130,52 @@ LABELS: Final = Check(
     advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in.",
     applies_to="classification",
     judge=judge_labels,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowOrder:
+    """What was measured over the first batches."""
+
+    lengths: tuple[int, ...] = ()
+    """How many tokens each row has, in the order in which rows come."""
+    num_before_again: int = 0
+    """After how many batches the same ones come again in the same order; 0 if they do not."""
+
+
+def judge_order(measured: RowOrder) -> Outcome:
+    """Judge whether rows come in an order of their own."""
+    lengths = list(measured.lengths)
+    if len(set(lengths)) >= _MIN_LENGTHS:
+        if lengths == sorted(lengths):
+            return wrong(
+                f"The first {len(lengths)} rows come in the order of their length, from"
+                f" {lengths[0]} to {lengths[-1]} tokens: the data are sorted and not shuffled."
+            )
+        if lengths == sorted(lengths, reverse=True):
+            return cannot_tell(
+                f"The first {len(lengths)} rows come in the order of their length, the longest"
+                " first, as a sampler that groups rows by length gives them."
+            )
+    if measured.num_before_again:
+        return cannot_tell(
+            f"The first {measured.num_before_again} batches come again in the same order. That is"
+            " wrong if they are epochs, which are to be shuffled."
+        )
+    if len(set(lengths)) < _MIN_LENGTHS:
+        return does_not_apply("Rows do not differ in their length.")
+    return fine(f"The lengths of {len(lengths)} rows are mixed.")
+
+
+ORDER: Final = Check(
+    name="row_order",
+    title="order of the rows",
+    question="Do rows come in another order than that of their length?",
+    meaning="Early updates see only short rows, and late ones only long ones.",
+    advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in. To save padding,"
+    " group rows of a similar length and shuffle the groups.",
+    applies_to="rows of tokens of different lengths",
+    judge=judge_order,
 )
 
 

@@ -43,6 +43,12 @@ class Influence:
     """The class of that module."""
     is_next_token: bool = False
     """Whether the model predicts the next token."""
+    has_boundaries: bool = True
+    """Whether the batch says where documents begin within a row."""
+    ignores_positions: bool = False
+    """Whether the batch has positions that begin again, and the model looks up others."""
+    positions_go_on: bool = False
+    """Whether the positions that the model looks up go on from one document to the next."""
     are_rows_known: bool = True
     """Whether the loss shows which dimension of the batch its rows are in."""
 
@@ -161,9 +167,23 @@ def judge_documents(measured: Influence) -> Outcome:
     undecided = _undecided(measured)
     if undecided is not None:
         return undecided
+    if measured.ignores_positions:
+        return wrong(
+            "The batch has position ids that begin again with each document, and the positions that"
+            " the model looks up go on over the whole row."
+        )
     if not measured.num_moved:
-        return fine(f"Changing one document moved none of {measured.num_compared} later positions.")
+        text = f"Changing one document moved none of {measured.num_compared} later positions."
+        if measured.positions_go_on:
+            text = f"{text} Positions go on from one document to the next."
+        return fine(text)
     share = percent(measured.num_moved / measured.num_compared)
+    if not measured.has_boundaries:
+        return fine(
+            f"Rows hold several documents, and the batch does not say where they begin: changing"
+            f" one moved {share} of {measured.num_compared} positions after it. Attention crosses"
+            " documents."
+        )
     return wrong(
         f"The batch says where documents begin, and changing one moved {share} of"
         f" {measured.num_compared} positions of the next.{_first(measured)}"
@@ -175,7 +195,9 @@ DOCUMENTS: Final = Check(
     title="packed documents",
     question="Do documents packed into one row leave one another alone?",
     meaning="Attention crosses the boundaries that the script passes.",
-    advice="Make the attention mask block-diagonal, or use a kernel that takes the boundaries.",
-    applies_to="packed rows whose batch has position ids or document ids",
+    advice="Make the attention mask block-diagonal, or use a kernel that takes the boundaries; and"
+    " pass the position ids on to the model.",
+    applies_to="packed rows whose batch has position ids, document ids, lengths or a block mask, or"
+    " whose tokenizer has an end-of-text token",
     judge=judge_documents,
 )

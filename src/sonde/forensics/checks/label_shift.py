@@ -15,6 +15,8 @@ from sonde.forensics.checks.check_rule import (
 
 ALIKE: Final = 0.95
 """From this share on, targets are the inputs of another position."""
+_MANY: Final = 0.75
+"""From this share of rows on, inputs and labels are in different orders."""
 _UNLIKE: Final = 0.6
 """Below this share, the next token is clearly not the target."""
 
@@ -29,6 +31,8 @@ class LabelShift:
     """For each shift: the share of targets at t that are the input at t + shift."""
     is_causal: bool | None = None
     """Whether later tokens leave the scores of earlier positions alone; None if that is unknown."""
+    of_other_rows: float = 0.0
+    """The share of rows whose targets are the next tokens of another row."""
     offset: int = 0
     """By how many positions the scores begin after the first token: a script may cut them off."""
 
@@ -48,6 +52,11 @@ def judge(measured: LabelShift) -> Outcome:
         return does_not_apply("The loss has no target for each token that the model looks up.")
     found = shift_of(measured.shares)
     by_shift = dict(measured.shares)
+    if found is None and measured.of_other_rows >= _MANY:
+        return wrong(
+            f"{percent(measured.of_other_rows)} of the rows have the next tokens of another row as"
+            " targets: inputs and labels are not in the same order."
+        )
     if found is None:
         return does_not_apply("The targets are not the inputs of another position.")
     share = percent(by_shift[found])
@@ -88,10 +97,11 @@ CHECK: Final = Check(
     title="shift of the labels",
     question="Is the target at each position the next token?",
     meaning="Not shifted, the loss falls to 0 and nothing is learned; shifted twice, the model"
-    " learns to skip a token.",
+    " learns to skip a token; of other rows, there is nothing to learn.",
     advice=(
         "Shift once: either the batch has labels one place further on, or the model shifts them"
-        " (Hugging Face models do), never both and never neither."
+        " (Hugging Face models do), never both and never neither. Shuffle inputs and labels"
+        " together."
     ),
     applies_to="models that look up tokens with F.embedding, and losses of F.cross_entropy",
     judge=judge,

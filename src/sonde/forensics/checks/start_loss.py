@@ -25,12 +25,18 @@ class StartLoss:
     num_classes: int = 0
     label_entropy: float = 0.0
     """The entropy of the labels of the first batches, in nats."""
+    squared_error: float | None = None
+    """In a regression, the mean squared error of the first batch."""
+    variance: float = 0.0
+    """The variance of the targets of the first batches."""
 
 
 def judge(measured: StartLoss) -> Outcome:
     """Compare the loss with that of a guess."""
+    if measured.squared_error is not None:
+        return _judge_regression(measured.squared_error, measured.variance)
     if measured.loss is None:
-        return does_not_apply("No F.cross_entropy was seen.")
+        return does_not_apply("No F.cross_entropy and no F.mse_loss was seen.")
     guess = math.log(max(measured.num_classes, 2))
     beside = f"the first batch loses {measured.loss:.4g}; a blind guess among"
     beside = f"{beside} {measured.num_classes} classes loses {guess:.4g}"
@@ -43,6 +49,18 @@ def judge(measured: StartLoss) -> Outcome:
     return fine(f"{beside[0].upper()}{beside[1:]}.")
 
 
+def _judge_regression(error: float, variance: float) -> Outcome:
+    """State a squared error beside that of the mean: how far above it a model starts depends on the
+    scale of the targets, which may be meant so.
+    """
+    if not math.isfinite(error):
+        return wrong(f"The loss of the first batch is {error}.")
+    return fine(
+        f"The first batch has a squared error of {error:.4g}; always saying the mean of the targets"
+        f" has {variance:.4g}."
+    )
+
+
 CHECK: Final = Check(
     name="start_loss",
     title="loss at the start",
@@ -52,6 +70,6 @@ CHECK: Final = Check(
         "Look at the initialisation of the last layer and of embeddings tied to it (a standard"
         " deviation of 0.02 is usual), and at what scales the scores."
     ),
-    applies_to="losses made by F.cross_entropy",
+    applies_to="losses made by F.cross_entropy or F.mse_loss",
     judge=judge,
 )

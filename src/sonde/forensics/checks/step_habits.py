@@ -12,6 +12,7 @@ from sonde.forensics.checks.check_rule import (
     counted,
     does_not_apply,
     fine,
+    some,
     wrong,
 )
 
@@ -157,6 +158,41 @@ def judge_dropout(measured: Dropout) -> Outcome:
         f"Dropout is called {measured.num_called} times, and other random numbers give the same"
         " loss to the bit."
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationBuffers:
+    """What was measured on the first batch in evaluation mode."""
+
+    num_buffers: int
+    """How many buffers of numbers the model has."""
+    changed: tuple[str, ...] | None = ()
+    """Those that a forward pass in evaluation mode changed; None if that could not be tried."""
+
+
+def judge_buffers(measured: EvaluationBuffers) -> Outcome:
+    """Judge whether evaluation leaves the model as it is."""
+    if not measured.num_buffers:
+        return does_not_apply("The model has no buffers of numbers.")
+    if measured.changed is None:
+        return cannot_tell("The step function could not be run in evaluation mode.")
+    if not measured.changed:
+        return fine("A forward pass in evaluation mode changes no buffer.")
+    return wrong(
+        f"A forward pass in evaluation mode changes {counted(len(measured.changed), 'buffer')}:"
+        f" {some(measured.changed)}."
+    )
+
+
+BUFFERS: Final = Check(
+    name="evaluation_buffers",
+    title="buffers in evaluation",
+    question="Does evaluation leave the buffers of the model alone?",
+    meaning="Validation data get into running statistics, and results depend on their order.",
+    advice="Update running statistics only if self.training.",
+    applies_to="models with buffers of numbers",
+    judge=judge_buffers,
+)
 
 
 DROPOUT: Final = Check(

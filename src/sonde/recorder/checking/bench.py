@@ -161,13 +161,18 @@ class Bench:
         what each forward pass did. Use it inside `undone`.
         """
         looks = []
+        parameters = self.reach.parameters()
         for feed in feeds:
-            watch = ForwardWatch(stops=False)
-            with self._watched(feed, Witness(moves=False), watch):
+            watch = ForwardWatch(
+                stops=False, parameters=() if self.training.is_sharded else parameters
+            )
+            witness = Witness(moves=False)
+            with self._watched(feed, witness, watch):
                 self._call(feed, None)
+            watch.look.clipped = None if witness.norm is None else float(witness.norm)
             looks.append(watch.look)
         found = {}
-        for parameter in self.reach.parameters():
+        for parameter in parameters:
             if parameter.grad is not None:
                 found[parameter] = parameter.grad.detach().clone()
         return found, looks

@@ -14,9 +14,11 @@ from sonde import ranks
 from sonde.forensics.checks import CHECKS
 from sonde.forensics.checks.check_report import CheckReport, RowPicture
 from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
-from sonde.forensics.checks.data_order import LabelOrder, RankRows
+from sonde.forensics.checks.data_order import RankRows
 from sonde.forensics.checks.influence import Influence
-from sonde.recorder.checking import influence, running, targets
+from sonde.forensics.checks.label_shift import ALIKE, LabelShift
+from sonde.recorder.checking import influence, ordering, packing, running, targets
+from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
@@ -29,6 +31,7 @@ _NUM_SHOWN: Final = 40
 """How many positions of a row are kept for the picture."""
 _NO_TIME: Final = "There was no time left for it."
 _MIXED: Final = "Later tokens or other rows move predictions too: mend that first."
+_CUT: Final = "The scores do not begin with the first token, so positions cannot be compared."
 _DRAWS: Final = (
     "The step function draws its data from an iterator, so it cannot be run again: give it the"
     " batch as its argument."
@@ -102,8 +105,10 @@ class Checker:
         _say("trying other random numbers, float32, and one batch by heart")
         is_training = self._first.mode().is_training
         self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
+        self._try("evaluation_buffers", lambda: running.evaluation_buffers(bench))
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
-        self._try("accumulation", lambda: running.accumulation(bench))
+        is_next = pair is not None and pair.next_share >= ALIKE
+        self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
         self._try("precision", lambda: running.precision(bench))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
         return () if pair is None else pictures(pair, bench.training.decode)
@@ -123,7 +128,11 @@ class Checker:
         self._try("counted_positions", lambda: targets.counted_positions(looks, rows_of))
         self._try("padding_in_loss", lambda: targets.padding_in_loss(paired, pairs))
         self._try("end_of_text", lambda: targets.end_of_text(decode, paired, pairs))
-        self._try("label_order", lambda: label_order(looks, rows_of))
+        self._try("label_order", lambda: ordering.label_order(looks, rows_of))
+        names = self._first.rows_of_updates()
+        self._try("row_order", lambda: ordering.row_order(feeds, looks, names))
+        if ordering.is_contrastive(looks[0]):
+            self._try("repeated_rows", lambda: self._first.repeated(is_contrastive=True))
 
     def _influence(self, base: Base) -> None:
         bench = self._bench
@@ -138,7 +147,7 @@ class Checker:
         self._try("rows_apart", lambda: influence.rows(bench, base, is_next_token=is_next))
         self._try("padding_apart", lambda: self._padding(base))
         named = named_tensors(base.feed.batch())
-        self._try("documents_apart", lambda: influence.documents(bench, base, named))
+        self._try("documents_apart", lambda: packing.documents(bench, base, named))
 
     def _padding(self, base: Base) -> Influence:
         unknown = ""
@@ -147,6 +156,9 @@ class Checker:
             has_moved = isinstance(before, Influence) and before.num_moved > 0
             if ranks.any_rank(has_moved):
                 unknown = _MIXED
+        shift = self._measured["label_shift"]
+        if ranks.any_rank(isinstance(shift, LabelShift) and shift.offset != 0):
+            unknown = _CUT
         if ranks.any_rank(base.pair is None):
             return influence.row_padding(self._bench, base, unknown)
         return influence.padding(self._bench, base, unknown)
@@ -185,31 +197,6 @@ class Checker:
     def _fill(self, outcome: Outcome) -> None:
         for check in CHECKS:
             self._measured.setdefault(check.name, outcome)
-
-
-def label_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
-    """Measure the classes of the first batches."""
-    found: list[list[int]] = []
-    num_classes = 0
-    for look, num_rows in zip(looks, rows_of, strict=True):
-        call = look.main_loss()
-        if call is None or call.target.dim() != 1 or call.target.numel() != num_rows:
-            return LabelOrder(is_classification=False)
-        labels = call.target.tolist()
-        if labels == list(range(len(labels))):  # each row is its own class: a contrastive loss
-            return LabelOrder(is_classification=False)
-        found.append(labels)
-        num_classes = call.scores.shape[-1]
-    together = [label for labels in found for label in labels]
-    rising = sorted(together)
-    return LabelOrder(
-        is_classification=True,
-        num_classes=num_classes,
-        classes_of_batches=tuple(len(set(labels)) for labels in found),
-        num_rows=len(together),
-        num_seen=len(set(together)),
-        is_sorted=together in (rising, rising[::-1]),
-    )
 
 
 def named_tensors(batch: Any, prefix: str = "") -> dict[str, Tensor]:

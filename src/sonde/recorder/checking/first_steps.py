@@ -57,6 +57,10 @@ class FirstSteps:
         self._is_cleared = True
         self._num_left = 0
         self._num_left_looked = 0
+        self._backwards: list[tuple[bool, bool]] = []
+        # For each backward pass: whether gradients were there before, and whether it gave any.
+        self._num_micro_cleared = 0
+        self._num_micro_kept = 0
         self._batches: list[tuple[list[int], int, int]] = []
         self._counts: list[tuple[int, int, int]] = []
         self._num_feeds = 0
@@ -90,6 +94,7 @@ class FirstSteps:
         rates = [rate for rate in update.rates if rate == rate]
         self._rates.append(max(rates, key=abs) if rates else float("nan"))
         self._modes.append(self._mode_now)
+        self._note_clearing(update)
         for micro in update.micro:
             self._note_batch(micro)
         if self.is_thorough:
@@ -120,6 +125,13 @@ class FirstSteps:
     def left_over(self) -> step_habits.LeftOver:
         """Return how often gradients were left over."""
         return step_habits.LeftOver(num_updates=self._num_left_looked, num_left=self._num_left)
+
+    @property
+    def is_cleared_within(self) -> bool:
+        """Whether gradients are cleared at each micro-batch of an update."""
+        if len(self.optimizers) > 1 or self._num_micro_kept:
+            return False
+        return self._num_micro_cleared > 1
 
     def mode(self) -> step_habits.TrainMode:
         """Return the mode: the first that was not for training."""
@@ -161,7 +173,7 @@ class FirstSteps:
             with_gradient_not_held=tuple(missing),
         )
 
-    def repeated(self) -> data_order.RepeatedRows:
+    def repeated(self, *, is_contrastive: bool = False) -> data_order.RepeatedRows:
         """Return how rows of the first batches repeat."""
         num_same = 0
         num_twice = 0
@@ -181,6 +193,7 @@ class FirstSteps:
             num_same_batches=num_same,
             is_same_memory=len(pointers) == 1,
             num_twice_in_batch=num_twice,
+            is_contrastive=is_contrastive,
         )
 
     def counted(self) -> counted_positions.CountedPositions:
@@ -221,10 +234,13 @@ class FirstSteps:
         followed = min(trained, key=lambda parameter: parameter.numel())
 
         def look(gradient: Tensor) -> None:
-            del gradient
-            if not self._is_cleared:
-                before = followed.grad
-                self._is_cleared = before is None or not bool((before != 0).any())
+            if self._is_cleared and not self.is_thorough:
+                return
+            before = followed.grad
+            is_cleared = before is None or not bool((before != 0).any())
+            self._is_cleared = self._is_cleared or is_cleared
+            if self.is_thorough:
+                self._backwards.append((not is_cleared, bool((gradient != 0).any())))
 
         self._hooked = followed
         self._handle = followed.register_hook(look)
@@ -264,6 +280,20 @@ class FirstSteps:
         return step_habits.TrainMode(
             is_training=model.training, num_dropouts=num_dropouts, num_norms=num_norms
         )
+
+    def _note_clearing(self, update: Update) -> None:
+        """Note whether the gradients of one micro-batch were there when the next one came."""
+        seen = self._backwards
+        self._backwards = []
+        # With more backward passes than micro-batches, some are not meant to add up.
+        if len(seen) != len(update.micro) or len(seen) < 2:
+            return
+        are_there = [had for had, _ in seen[1:]]
+        are_given = [gives for _, gives in seen[:-1]]
+        if any(are_there) or not all(are_given):
+            self._num_micro_kept += 1
+        else:
+            self._num_micro_cleared += 1
 
     def _note_batch(self, micro: MicroBatch) -> None:
         names = [number for _, number in sample_names(micro.batch)]

@@ -7,6 +7,7 @@ number made with random weights tells whether it is the same.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -92,6 +93,10 @@ class Look:
     """What backward was called on."""
     losses_at_root: list[int] = field(default_factory=list)
     """How many loss functions had been called by then."""
+    norms: list[tuple[float, float]] = field(default_factory=list)
+    """The gradient norm before and after each backward pass, if it was asked for."""
+    clipped: float | None = None
+    """The gradient norm that was clipped."""
     returned: float | None = None
     """The first loss that a module returned."""
 
@@ -116,9 +121,11 @@ class ForwardWatch(TorchFunctionMode):
         num_rows: int = 0,
         changed: Mapping[int, Tensor] | None = None,
         stops: bool = True,
+        parameters: Sequence[Tensor] = (),
     ) -> None:
         """`names` are those of the modules to watch, by id; None watches none. `changed` replaces
         the tokens of lookups, by their number. `stops`: end at the first backward pass.
+        `parameters` are those whose gradient norm is wanted.
         """
         super().__init__()
         self.look = Look()
@@ -126,6 +133,7 @@ class ForwardWatch(TorchFunctionMode):
         self._num_rows = num_rows
         self._changed = changed or {}
         self._stops = stops
+        self._parameters = parameters
         self._handle: Any = None
         self._weights: dict[tuple[int, torch.device], Tensor] = {}
         self._is_inside = False
@@ -155,6 +163,8 @@ class ForwardWatch(TorchFunctionMode):
             self.look.losses_at_root.append(len(self.look.losses))
             if self._stops:
                 raise BackwardReached
+            if self._parameters:
+                return self._note_norms(func, args, kwargs)
         elif func is F.embedding:
             args = self._note_lookup(args, kwargs)
         elif func in _CLASS_LOSSES or func in _NUMBER_LOSSES:
@@ -162,6 +172,14 @@ class ForwardWatch(TorchFunctionMode):
         elif func is F.dropout or func is F.scaled_dot_product_attention:
             self._note_dropout(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _note_norms(
+        self, backward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        before = total_norm(self._parameters)
+        result = backward(*args, **kwargs)
+        self.look.norms.append((before, total_norm(self._parameters)))
+        return result
 
     def _note_lookup(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
         given = _arguments(F.embedding, args, kwargs)
@@ -239,7 +257,8 @@ class ForwardWatch(TorchFunctionMode):
         found = []
         for value in values:
             if isinstance(value, Tensor):
-                if value.is_floating_point() and value.dim() > 1 and value.numel():
+                is_dense = value.layout is torch.strided
+                if is_dense and value.is_floating_point() and value.dim() > 1 and value.numel():
                     found.append(self._mark(value.detach()))
             elif isinstance(value, Mapping):
                 found += self._marks(list(value.values()))
@@ -260,6 +279,19 @@ class ForwardWatch(TorchFunctionMode):
             self._weights[size, flat.device] = weights
         # NaN and inf are themselves again, so that a row that holds them can be compared.
         return torch.nan_to_num(flat.float() @ weights, nan=1e30)
+
+
+def total_norm(parameters: Sequence[Tensor]) -> float:
+    """Return the norm of all gradients of some parameters."""
+    total = 0.0
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.layout is not torch.strided:
+            gradient = gradient.coalesce().values()
+        total += float(gradient.detach().double().square().sum())
+    return math.sqrt(total)
 
 
 def _arguments(

@@ -2,7 +2,7 @@
 with the same random numbers, and scores that may not move are compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ _QUANTILES: Final = (0.34, 0.67)
 _MAX_OFFSET: Final = 3
 _NOT_NEXT: Final = "The targets are not the next tokens."
 _NO_TOKENS: Final = "The model looks up no tokens that the loss has targets for."
-_DIFFERS: Final = "The same step gives another result each time."
+DIFFERS: Final = "The same step gives another result each time."
 
 
 class Base(NamedTuple):
@@ -118,7 +118,7 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
         offsets.append(place + 1 - first)
         # The target of position j is token j + shift: it may depend on the tokens before that.
         targets = torch.arange(pair.target.shape[1], device=pair.ids.device) + shift
-        found = _influence(base, moved, pair.counts & (targets - 1 <= place), last=place)
+        found = influence_of(base, moved, pair.counts & (targets - 1 <= place), last=place)
         if causality.unknown or found.num_moved > causality.num_moved:
             causality = found
     measured = _shift_measured(pair, offsets)
@@ -130,10 +130,12 @@ def _without_looking(base: Base, shift: int | None) -> Ahead:
     """Return what is known without changing tokens, and why none were changed."""
     if base.pair is None:
         return Ahead(LabelShift(has_tokens=False), Influence(unfit=_NO_TOKENS))
-    measured = LabelShift(has_tokens=True, shares=base.pair.shares)
+    measured = LabelShift(
+        has_tokens=True, shares=base.pair.shares, of_other_rows=base.pair.share_of_other_rows()
+    )
     if shift is None:
         return Ahead(measured, Influence(unfit=_NOT_NEXT))
-    return Ahead(measured, Influence(unknown=_DIFFERS))
+    return Ahead(measured, Influence(unknown=DIFFERS))
 
 
 def _shift_measured(pair: Aligned, offsets: Sequence[int]) -> LabelShift:
@@ -159,7 +161,9 @@ def _places(pair: Aligned, shift: int) -> list[int]:
     return sorted(set(found))
 
 
-def _influence(base: Base, moved: Moved, compared: Tensor, *, last: int | None = None) -> Influence:
+def influence_of(
+    base: Base, moved: Moved, compared: Tensor, *, last: int | None = None
+) -> Influence:
     """Count what moved among the positions that may not."""
     touched = moved.positions & compared
     name = ""
@@ -236,7 +240,7 @@ def padding(bench: Bench, base: Base, unknown: str) -> Influence:
     if ranks.any_rank(mask is None) or mask is None:
         return Influence(unfit="The batch has no mask of its padding.")
     if unknown or not base.is_repeatable:
-        return Influence(unknown=unknown or _DIFFERS)
+        return Influence(unknown=unknown or DIFFERS)
     moved = move_tokens(bench, base, mask)
     if moved is None:
         return Influence(unknown="The scores could not be compared.")
@@ -244,7 +248,7 @@ def padding(bench: Bench, base: Base, unknown: str) -> Influence:
     compared = pair.counts.clone()
     compared[:, :index] &= ~mask[:, :index]
     compared &= mask.any(1, keepdim=True)
-    return _influence(base, moved, compared)
+    return influence_of(base, moved, compared)
 
 
 def row_padding(bench: Bench, base: Base, unknown: str) -> Influence:
@@ -302,7 +306,7 @@ def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:
     if ranks.any_rank(count < 3):
         return Influence(unfit="The first batch has fewer than three rows.")
     if ranks.any_rank(not base.is_repeatable):
-        return Influence(unknown=_DIFFERS)
+        return Influence(unknown=DIFFERS)
     tensors = []
     num_changed = 0
     for tensor in base.feed.tensors:
@@ -413,62 +417,3 @@ class RowsCompared(NamedTuple):
         if old.shape[1] == 1 and old.shape[0] % self.num_rows == 0:
             return old.reshape(self.num_rows, -1), new.reshape(self.num_rows, -1)
         return None
-
-
-def documents(bench: Bench, base: Base, named: Mapping[str, Tensor]) -> Influence:
-    """Change the first document of packed rows, and compare what comes after it. `named` are the
-    tensors of the batch by name.
-    """
-    pair = base.pair
-    starts = None if pair is None else document_starts(named, pair.ids)
-    is_fit = pair is not None and pair.next_share > 0.5
-    if ranks.any_rank(starts is None or not is_fit) or pair is None or starts is None:
-        return Influence(unfit="The batch does not say where documents begin within a row.")
-    if not base.is_repeatable:
-        return Influence(unknown=_DIFFERS)
-    # The second document of each row begins where a start is found after position 0.
-    document = starts.long().cumsum(1)
-    first = document == document[:, :1]
-    moved = move_tokens(bench, base, first)
-    if moved is None:
-        return Influence(unknown="The scores could not be compared.")
-    width = min(pair.counts.shape[1], first.shape[1])
-    compared = pair.counts.clone()
-    compared[:, :width] &= ~first[:, :width]
-    return _influence(base, moved, compared)
-
-
-def document_starts(named: Mapping[str, Tensor], ids: Tensor) -> Tensor | None:
-    """Return where documents begin, by position ids, document ids or cumulative lengths of the
-    batch; None if it does not say.
-    """
-    for name, tensor in named.items():
-        if tensor.is_floating_point() or tensor.dtype is torch.bool:
-            continue
-        tensor = tensor.to(ids.device)
-        if tensor.shape == ids.shape:
-            starts = _starts(name.lower(), tensor)
-            if starts is not None:
-                return starts
-        elif "cu_seq" in name.lower() and tensor.dim() == 1 and len(ids) == 1:
-            inner = tensor[1:-1].long()
-            if len(inner) and bool((inner.diff() > 0).all()) and int(inner[-1]) < ids.shape[1]:
-                starts = torch.zeros_like(ids, dtype=torch.bool)
-                starts[0, inner] = True
-                return starts
-    return None
-
-
-def _starts(name: str, tensor: Tensor) -> Tensor | None:
-    steps = tensor.diff(dim=1)
-    inside = torch.zeros_like(tensor, dtype=torch.bool)
-    counts_up = (steps == 1) | (tensor[:, 1:] == 0)
-    if bool((tensor[:, 0] == 0).all()) and bool(counts_up.all()):
-        inside[:, 1:] = (tensor[:, 1:] == 0) & (tensor[:, :-1] > 0)
-        return inside if bool(inside.any()) else None
-    is_named = any(word in name for word in ("doc", "segment", "seq_id", "seqid"))
-    is_stepwise = bool(((steps == 0) | (steps == 1)).all()) and bool((steps == 1).any())
-    if is_named and is_stepwise and "type" not in name:
-        inside[:, 1:] = steps == 1
-        return inside
-    return None

@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sonde import ranks
-from sonde.forensics.checks.accumulation import Accumulation
 from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregistered, WeightsMove
 from sonde.forensics.checks.determinism import Determinism
 from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import ClippedScaled, LostUpdates, Precision
-from sonde.forensics.checks.step_habits import Dropout
+from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
 from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
@@ -79,6 +78,25 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
     )
 
 
+def evaluation_buffers(bench: Bench) -> EvaluationBuffers:
+    """Run the first batch in evaluation mode, and compare buffers."""
+    named = []
+    for name, buffer in bench.training.model.named_buffers():
+        if buffer.is_floating_point() and not bench.training.is_sharded:
+            named.append((name.replace("_orig_mod.", "").removeprefix("module."), buffer))
+    changed: tuple[str, ...] | None = None
+    before = [buffer.detach().clone() for _, buffer in named]
+    with ExitStack() as stack:
+        stack.enter_context(undone(bench.training, bench.reach))
+        stack.enter_context(in_evaluation(bench.reach.modules()))
+        stack.enter_context(suppress(Exception))  # some models fail in evaluation mode
+        bench.forward_here(bench.first)
+        if not any(module.training for module in bench.reach.modules()):
+            pairs = zip(named, before, strict=True)
+            changed = tuple(name for (name, now), old in pairs if not _are_equal(now, old))
+    return EvaluationBuffers(num_buffers=len(named), changed=changed)
+
+
 def precision(bench: Bench) -> Precision:
     """Run the first update's gradients in the precision in force, and in float32."""
     training = bench.training
@@ -140,36 +158,6 @@ def _cosine(first: dict[Tensor, Tensor], second: dict[Tensor, Tensor]) -> float 
         size += float(left @ left)
         other += float(right @ right)
     return product / (size * other) ** 0.5 if size and other else None
-
-
-def accumulation(bench: Bench) -> Accumulation:
-    """Measure the weight of each micro-batch of an update."""
-    feeds = next((update for update in bench.updates if len(update) > 1), bench.updates[0])
-    with undone(bench.training, bench.reach):
-        _, looks = bench.gradients(feeds)
-    scale = 1.0
-    for part in bench.reach.others:
-        if isinstance(part, torch.amp.GradScaler):
-            scale = part.get_scale()
-    weights = []
-    counts = []
-    for look in looks:
-        for number, root in enumerate(look.roots):
-            begin = look.losses_at_root[number - 1] if number else 0
-            calls = look.losses[begin : look.losses_at_root[number]]
-            if len(feeds) == 1 and not calls:
-                return Accumulation(num_micro=1)  # several losses of one forward pass
-            if len(calls) != 1 or not calls[0].mean:
-                return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
-            weights.append(root / scale / calls[0].mean)
-            call = calls[0]
-            counts.append(call.target.numel() if call.counts is None else int(call.counts.sum()))
-    if len(feeds) > 1 and len(weights) != len(feeds):
-        return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
-    return Accumulation(num_micro=len(weights), weights=tuple(weights), counts=tuple(counts))
-
-
-_UNCLEAR: Final = "The loss of a micro-batch is not that of one loss function of torch."
 
 
 def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:

@@ -21,6 +21,7 @@ from sonde.recorder.checking.checker import Checker, fits_in_memory
 from sonde.recorder.checking.first_steps import NUM_UPDATES, FirstSteps
 from sonde.recorder.checking.forward_watch import ForwardWatch
 from sonde.recorder.checking.snapshot import Reach, Snapshot, undone
+from sonde.recorder.guard import ProcessEnds
 from sonde.recorder.hooks import NOBODY, Observer
 from sonde.recorder.moment import back_at, take_moment
 from sonde.recorder.training import Training
@@ -43,6 +44,11 @@ class CheckSession:
         self._snapshot: Snapshot | None = None
         self._is_done = False
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step function was seen."""
+        return self._snapshot is not None
+
     def before_batch(self, train_step: Callable[..., Any]) -> None:
         """Before the first batch, remember everything; after the first updates, make the check and
         end the process.
@@ -57,7 +63,7 @@ class CheckSession:
                 _logger.info("sonde check: the script makes its first %d updates", NUM_UPDATES)
         if self._first.is_over:
             self.finish()
-            raise SystemExit(0)
+            raise ProcessEnds(0)
 
     def finish(self) -> None:
         """Make the check with the updates that there were, and answer. A second call does

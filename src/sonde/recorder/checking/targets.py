@@ -17,9 +17,10 @@ from sonde.forensics.checks.start_loss import StartLoss
 from sonde.recorder.checking.bench import Feed
 from sonde.recorder.checking.forward_watch import Look, LossCall
 
-SHIFTS: Final = range(-3, 5)
+SHIFTS: Final = range(-16, 17)
 _MIN_COMPARED: Final = 8
-_MAX_LONGER: Final = 8
+_MOST_BY_CHANCE: Final = 0.5
+_MAX_LONGER: Final = 16
 """By how many positions the targets of a row may be fewer or more than its tokens."""
 _MIN_RUN: Final = 4
 _MIN_ROWS: Final = 4
@@ -43,6 +44,19 @@ class Aligned(NamedTuple):
     is_time_first: bool
     """Whether the script has positions in the first dimension, and rows in the second."""
 
+    def share_of_other_rows(self) -> float:
+        """The share of rows whose targets are the next tokens of another row."""
+        width = min(self.target.shape[1], self.ids.shape[1] - 1)
+        if width < _MIN_COMPARED or self.next_share > _MOST_BY_CHANCE:
+            return 0.0
+        following = self.ids[:, 1 : width + 1]
+        num_found = 0
+        for row, kept in zip(self.target[:, :width], self.counts[:, :width], strict=True):
+            num_kept = int(kept.sum())
+            same = ((following == row) & kept).sum(1)
+            num_found += int(num_kept >= _MIN_COMPARED and int(same.max()) >= ALIKE * num_kept)
+        return num_found / len(self.ids)
+
     @property
     def next_share(self) -> float:
         """The share of targets that are the next token."""
@@ -64,7 +78,7 @@ def aligned(look: Look) -> Aligned | None:
             ids = lookup.ids
             if ids.dim() == 1:
                 ids = ids.unsqueeze(0)
-            if ids.dim() != 2 or ids.is_floating_point() or _are_positions(ids):
+            if ids.dim() != 2 or ids.is_floating_point() or are_positions(ids):
                 continue
             for is_time_first in (False, True):
                 pair = _pair(number, ids, lookup.num_embeddings, call, is_time_first)
@@ -79,7 +93,7 @@ def _fit(pair: Aligned) -> tuple[bool, float, bool]:
     return pair.next_share >= ALIKE, pair.best_share, not pair.is_time_first
 
 
-def _are_positions(ids: Tensor) -> bool:
+def are_positions(ids: Tensor) -> bool:
     """Return whether ids are just 0, 1, 2, …"""
     count = torch.arange(ids.shape[1], device=ids.device)
     return bool((ids == count).all()) and ids.shape[1] > 2
@@ -136,7 +150,9 @@ def _shares(ids: Tensor, target: Tensor, counts: Tensor) -> tuple[tuple[int, flo
 def start_loss(looks: Sequence[Look]) -> StartLoss:
     """Measure the plain cross-entropy of the first batch, and the entropy of the labels."""
     call = looks[0].main_loss()
-    if call is None or call.counts is None or not bool(call.counts.any()):
+    if call is None:
+        return _start_of_regression(looks)
+    if call.counts is None or not bool(call.counts.any()):
         return StartLoss(loss=None)
     scores = call.scores.movedim(1, -1) if call.scores.dim() > 2 else call.scores
     num_classes = scores.shape[-1]
@@ -149,6 +165,19 @@ def start_loss(looks: Sequence[Look]) -> StartLoss:
     shares = counted[counted > 0] / counted.sum()
     entropy = float(-(shares * shares.log()).sum())
     return StartLoss(loss=loss, num_classes=num_classes, label_entropy=entropy)
+
+
+def _start_of_regression(looks: Sequence[Look]) -> StartLoss:
+    """Measure the squared error of the first batch, and the variance of all targets."""
+    calls = []
+    for look in looks:
+        found = [call for call in look.losses if call.function == "mse_loss"]
+        if len(found) != 1:
+            return StartLoss(loss=None)
+        calls.append(found[0])
+    targets = torch.cat([call.target.reshape(-1).double() for call in calls])
+    variance = float(targets.var(correction=0))
+    return StartLoss(loss=None, squared_error=calls[0].mean, variance=variance)
 
 
 def loss_inputs(look: Look) -> LossInputs:

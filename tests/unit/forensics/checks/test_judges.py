@@ -38,6 +38,8 @@ CASES: list[tuple[Check, object, Status]] = [
     (start_loss.CHECK, start_loss.StartLoss(loss=0.4, num_classes=61, label_entropy=4), "fine"),
     (start_loss.CHECK, start_loss.StartLoss(loss=math.nan, num_classes=61), "wrong"),
     (start_loss.CHECK, start_loss.StartLoss(loss=None), "does not apply"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=None, squared_error=9.0, variance=1.0), "fine"),
+    (start_loss.CHECK, start_loss.StartLoss(loss=None, squared_error=math.inf), "wrong"),
     (loss_inputs.CHECK, loss_inputs.LossInputs(function="cross_entropy"), "fine"),
     (
         loss_inputs.CHECK,
@@ -245,6 +247,8 @@ CASES: list[tuple[Check, object, Status]] = [
         accumulation.Accumulation(num_micro=4, weights=(1 / 16,) * 4, counts=(10,) * 4),
         "wrong",
     ),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2), "fine"),
+    (data_order.ORDER, data_order.RowOrder(lengths=(3, 4, 5, 6, 7, 8)), "wrong"),
     (
         accumulation.CHECK,
         accumulation.Accumulation(num_micro=4, weights=(0.4,) * 4, counts=(10,) * 4),

@@ -137,3 +137,71 @@ def test_an_experiment_that_fails_becomes_cannot_tell(tmp_path: Path) -> None:
 
     assert report.wrong == ()
     assert report.of("cannot tell")
+
+
+def test_a_hidden_state_that_a_step_passes_on_is_put_back(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    cell = nn.GRUCell(4, 6)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    recorder = Recorder(tmp_path / "run", cell, optimizer)
+    hidden = torch.zeros(5, 6)
+
+    def train_step(batch: Tensor) -> Tensor:
+        nonlocal hidden
+        hidden = cell(batch, hidden.detach())
+        loss: Tensor = hidden.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    before = hidden
+    report = recorder.check([torch.randn(5, 4) for _ in range(8)], train_step)
+    recorder.close()
+
+    states = {result.name: result.status for result in report.results}
+    assert hidden is before
+    assert states["determinism"] == "fine"
+
+
+class Normalised(nn.Module):
+    """A regression that keeps the mean of its inputs."""
+
+    mean: Tensor
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.register_buffer("mean", torch.zeros(4))
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return one number for each row."""
+        if self.training or self.always:
+            self.mean.lerp_(inputs.mean(0), 0.1)
+        found: Tensor = self.head(inputs - self.mean)
+        return found
+
+
+@pytest.mark.parametrize(("always", "status"), [(True, "wrong"), (False, "fine")])
+def test_statistics_that_evaluation_changes_are_named(
+    tmp_path: Path, always: bool, status: str
+) -> None:
+    model = Normalised(always=always)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = Recorder(tmp_path / "run", model, optimizer)
+
+    def train_step(batch: Tensor) -> Tensor:
+        loss = F.mse_loss(model(batch), batch.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    report = recorder.check([torch.randn(8, 4) + 1 for _ in range(8)], train_step)
+    recorder.close()
+
+    results = {result.name: result for result in report.results}
+    assert results["evaluation_buffers"].status == status
+    assert results["start_loss"].status == "fine"
+    assert bool((model.mean == 0).all())

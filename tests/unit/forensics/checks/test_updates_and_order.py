@@ -1,0 +1,95 @@
+"""The judges of micro-batches, of packed documents, of order and of evaluation, on both sides of
+their thresholds.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from sonde.forensics.checks import accumulation, data_order, influence, label_shift, step_habits
+from sonde.forensics.checks.check_rule import Check, Status, result_of
+
+MOVED = influence.Influence(
+    num_compared=10, num_moved=4, largest=0.2, module="blocks.0", kind="Attention"
+)
+STILL = influence.Influence(num_compared=10)
+CASES: list[tuple[Check, object, Status]] = [
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(
+            num_micro=2, weights=(0.5, 0.5), counts=(10, 15), ignores_labels=True
+        ),
+        "wrong",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(
+            num_micro=2, weights=(0.5, 0.5), counts=(10, 14), ignores_labels=True
+        ),
+        "fine",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=2, weights=(0.5, 0.5), counts=(10, 40)),
+        "fine",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=2, weights=(0.5, 0.5), is_cleared=True),
+        "wrong",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=2, weights=(1.0, 1.0), are_alike=False),
+        "does not apply",
+    ),
+    (
+        data_order.ORDER,
+        data_order.RowOrder(lengths=(3, 3, 4, 5, 6, 7, 8)),
+        "wrong",
+    ),
+    (data_order.ORDER, data_order.RowOrder(lengths=(8, 7, 6, 5, 4, 3)), "cannot tell"),
+    (data_order.ORDER, data_order.RowOrder(lengths=(3, 8, 4, 5, 6, 7)), "fine"),
+    (data_order.ORDER, data_order.RowOrder(lengths=(3, 4, 5)), "does not apply"),
+    (data_order.ORDER, data_order.RowOrder(num_before_again=3), "cannot tell"),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(
+            num_batches=2,
+            num_rows=16,
+            row_length=9,
+            num_twice_in_batch=8,
+            is_contrastive=True,
+        ),
+        "cannot tell",
+    ),
+    (influence.DOCUMENTS, replace(MOVED, has_boundaries=False), "fine"),
+    (influence.DOCUMENTS, replace(STILL, ignores_positions=True), "wrong"),
+    (influence.DOCUMENTS, replace(STILL, positions_go_on=True), "fine"),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), of_other_rows=0.8),
+        "wrong",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), of_other_rows=0.7),
+        "does not apply",
+    ),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=0), "does not apply"),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2), "fine"),
+    (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2, changed=("a",)), "wrong"),
+    (
+        step_habits.BUFFERS,
+        step_habits.EvaluationBuffers(num_buffers=2, changed=None),
+        "cannot tell",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "measured", "status"), CASES)
+def test_a_judge_decides(check: Check, measured: object, status: Status) -> None:
+    result = result_of(check, measured)
+
+    assert result.status == status
+    assert bool(result.advice) == (status == "wrong")
