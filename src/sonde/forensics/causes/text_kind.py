@@ -37,7 +37,7 @@ _PER_CROWD: Final = 0.34
 """The log-odds per power of ten of how rare it is that so many samples of a batch have the sign."""
 _PER_PART: Final = 2.85
 """The log-odds if the whole excess loss of the batch is in samples with the sign."""
-_ALONE_BASE: Final = -4.65
+_ALONE_BASE: Final = -5.0
 _ALONE_PER_STRENGTH: Final = -1.79
 _ALONE_PER_EXPECTED: Final = -1.73
 _ALONE_PER_Z: Final = 1.28
