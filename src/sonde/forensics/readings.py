@@ -45,6 +45,22 @@ however much they differ.
 _SIDES: Final = ("target", "source")
 _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
+_DAMAGE: Final = (
+    signs.MIS_DECODED,
+    signs.CONTROL_CHARACTERS,
+    signs.OTHER_SCRIPT,
+    signs.FOREIGN_LANGUAGE,
+    signs.GARBLED_TEXT,
+)
+"""Signs that ordinary text is hardly ever taken for. Others, such as code and capitals, also are
+habits of a corpus.
+"""
+_PLAIN: Final = 0.5
+"""Weaker signs may well be ordinary text."""
+_RARE: Final = 0.003
+"""Damage counts as at most this frequent."""
+_DIRTY: Final = 0.04
+"""Damage in up to this fraction of the samples is not yet a habit of the corpus."""
 
 
 class UsualSigns:
@@ -67,13 +83,21 @@ class UsualSigns:
         It is the highest of the fractions among all samples and among those with a target or a
         source of similar length. A corpus differs by length (short lines are headings, names and
         keys), and a batch may contain sources of one length.
+
+        A few per cent of damaged texts do not make damage usual, also where they share a length.
         """
         found = self._part(range(len(self._first)), strength, kind)
+        if kind in _DAMAGE and strength >= _PLAIN and found <= _DIRTY:
+            return min(found, _RARE)
         for name, by_length in self._by_length.items():
             side = getattr(row, name)
             if side is not None and by_length:
                 found = max(found, self._part(_like(by_length, len(side)), strength, kind))
         return found
+
+    def are_clear(self, num: int) -> list[bool]:
+        """Return which of the first `num` samples have a clear sign."""
+        return [one is not None and one[1] >= CLEAR for one in self._first[:num]]
 
     def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:
         chosen = [one for place in places if (one := self._first[place]) is not None]

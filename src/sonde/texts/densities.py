@@ -34,6 +34,9 @@ _LOG: Final = re.compile(
     r" =]\d+|\b\w+=\S+|\b(?:GET|POST|PUT|DELETE|HEAD) /|\bat [\w.$]+\([\w.:]+\)|"
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-|\bline \d+, in\b|\bTraceback\b"
 )
+_QUOTED: Final = re.compile(r"(?:=[0-9A-F]{2})+")
+_NOT_A_NUMBER: Final = re.compile(r"=(?:[A-F][0-9A-F]|[0-9][A-F])")
+"""Of the marks of quoted-printable, those that no setting such as `width=80` has."""
 _MIXED: Final = re.compile(r"\b(?=\w*\d)(?=\w*[a-z])\w{4,}\b", re.IGNORECASE)
 _MISREAD: Final = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}|"
@@ -110,6 +113,16 @@ def misdecoded_share(text: str) -> tuple[int, float, str]:
     if not found:
         return 0, 0.0, ""
     return len(found), sum(end - start for start, end in found) / len(text), text[slice(*found[0])]
+
+
+def quoted_share(text: str) -> tuple[int, float, str]:
+    """Return the count, the share and an example of the bytes that quoted-printable writes as =C3;
+    0 if all of them may be numbers.
+    """
+    found = _QUOTED.findall(text) if "=" in text else []
+    if sum(_NOT_A_NUMBER.search(mark) is not None for mark in found) * 2 <= len(found):
+        return 0, 0.0, ""
+    return len(found), sum(map(len, found)) / len(text), found[0]
 
 
 class Repeated(NamedTuple):

@@ -7,9 +7,12 @@ first occurs. `settled` shrinks the shares of short texts towards the usual valu
 words say little.
 """
 
+import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -67,6 +70,8 @@ _CLASS_OF_CATEGORY: Final = {
     **dict.fromkeys(("Cn", "Co", "Cs"), BROKEN),
 }
 """By Unicode category, or by the first letter of one."""
+_JOINERS: Final = "\u200c\u200d"
+"""Persian, the languages of India and emoji are written with these."""
 _UNKNOWN: Final = 255
 _NUM_CODES: Final = 0x110000
 
@@ -78,6 +83,40 @@ Floats = NDArray[np.float64]
 _Whole = TypeVar("_Whole", np.int32, np.uint64)
 _PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
 _BASE: Final = np.uint64(0x5851F42D4C957F2D)
+
+
+def visible(text: str) -> str:
+    """Return a text without format characters: zero-width spaces, soft hyphens, direction marks.
+
+    What is left reads as the text does on a screen.
+    """
+    return text if text.isascii() else _format_characters().sub("", text)
+
+
+def invisible(text: str) -> str:
+    """Return the format characters of a text that no spelling asks for. Joiners count only between
+    Latin letters.
+    """
+    if text.isascii():
+        return ""
+    return "".join(_needless_characters().findall(text))
+
+
+@lru_cache(maxsize=1)
+def _format_characters() -> re.Pattern[str]:
+    return re.compile(f"[{_of_format()}]+")
+
+
+@lru_cache(maxsize=1)
+def _needless_characters() -> re.Pattern[str]:
+    others = "".join(code for code in _of_format() if code not in _JOINERS)
+    return re.compile(f"[{others}]|(?<=[A-Za-z])[{_JOINERS}](?=[A-Za-z])")
+
+
+@lru_cache(maxsize=1)
+def _of_format() -> str:
+    every = map(chr, range(sys.maxunicode + 1))
+    return "".join(code for code in every if unicodedata.category(code) == "Cf")
 
 
 def codes_of(text: str) -> NDArray[np.int32]:

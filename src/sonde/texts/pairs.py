@@ -137,6 +137,9 @@ class PairReading(NamedTuple):
 
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
     """Build the profile of a corpus from pairs that are mostly normal."""
+    of_sides = profile_of(sources), profile_of(targets)
+    sources = [measures.visible(text) for text in sources]
+    targets = [measures.visible(text) for text in targets]
     # Learn associations from four of five pairs, and measure how well words usually go together on
     # the rest.
     words = words_in(lay_out(sources)), words_in(lay_out(targets))
@@ -164,8 +167,8 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
     ]
     copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
     return PairProfile(
-        source=profile_of(sources),
-        target=profile_of(targets),
+        source=of_sides[0],
+        target=of_sides[1],
         associations=associations,
         usual=usual,
         sentence_ends=(ends[0], ends[1]),
@@ -228,9 +231,8 @@ def find_signs_of_pairs(
     """
     of_sources = _Side(sources, profile.source, profile.target)
     of_targets = _Side(targets, profile.target, profile.source)
-    numbers = _numbers_of(
-        sources, targets, (of_sources.words, of_targets.words), profile.associations
-    )
+    words = of_sources.words, of_targets.words
+    numbers = _numbers_of(of_sources.texts, of_targets.texts, words, profile.associations)
     odd = _odd(numbers, profile.usual)
     odd |= (
         (of_sources.leads > _LEAD)
@@ -270,9 +272,9 @@ class _Side:
     """The texts of one side and their own signs."""
 
     def __init__(self, texts: Sequence[str], own: CorpusProfile, other: CorpusProfile) -> None:
-        self.texts = texts
+        self.texts = [measures.visible(text) for text in texts]
         self.signs = find_signs_of_all(texts, own)
-        laid = lay_out(texts)
+        laid = lay_out(self.texts)
         self.words = words_in(laid)
         self.has_digits = measures.class_counts(laid)[:, measures.DIGIT] > 0
         self.leads = other.familiarity(self.words) - own.familiarity(self.words)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.texts import measures
-from sonde.texts.densities import DENSITIES, misdecoded_share, repeated_share
+from sonde.texts.densities import DENSITIES, misdecoded_share, quoted_share, repeated_share
 from sonde.texts.languages import identify
 from sonde.texts.measures import Characters, Floats, Words, lay_out, settled, words_in
 
@@ -111,6 +111,8 @@ class CorpusProfile:
     """The usual range of every statistic."""
     control_share: float = 0.0
     """The fraction of the corpus's own texts that have control characters."""
+    format_share: float = 0.0
+    """The fraction of the corpus's own texts that have format characters without need."""
 
     def measure(self, texts: Sequence[str], *, are_own: bool = False) -> Measured:
         """Compute the cheap statistics of texts. Set `are_own` if the profile was built from
@@ -202,6 +204,8 @@ class CorpusProfile:
 
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
     """Build the profile of a corpus from texts that are mostly normal."""
+    num_format = sum(bool(measures.invisible(text)) for text in texts)
+    texts = [measures.visible(text) for text in texts]
     laid = lay_out(texts)
     words = words_in(laid)
     vocabulary, num_texts_of_word = measures.texts_of_words(words)
@@ -233,9 +237,13 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
         for density in DENSITIES
     }
     close["repeated"] = usual_of(np.array([repeated_share(text.split()).share for text in chosen]))
+    close["quoted"] = usual_of(np.array([quoted_share(text)[1] for text in chosen]))
     num_control = np.count_nonzero(measured.counts[:, measures.CONTROL])
     return replace(
-        draft, usual={**draft.usual, **close}, control_share=num_control / max(len(texts), 1)
+        draft,
+        usual={**draft.usual, **close},
+        control_share=num_control / max(len(texts), 1),
+        format_share=num_format / max(len(texts), 1),
     )
 
 

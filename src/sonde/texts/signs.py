@@ -8,6 +8,7 @@ closer look. A strength of 0.5 or more is worth showing by itself; weaker signs 
 texts have them.
 """
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.texts import measures
-from sonde.texts.densities import DENSITIES, Density, misdecoded_share, repeated_share
+from sonde.texts.densities import (
+    DENSITIES,
+    Density,
+    misdecoded_share,
+    quoted_share,
+    repeated_share,
+)
 from sonde.texts.languages import identify, language_name, margin, plausible_share, words_of
 from sonde.texts.profile import CorpusProfile, Measured
 
@@ -83,6 +90,18 @@ _MANY_DIGITS: Final = 0.15
 """No language has a larger fraction of digits."""
 _MISREAD_SHARE: Final = 0.5
 """At least this fraction of the non-ASCII characters must look like wrongly decoded UTF-8."""
+_LEAST_QUOTED: Final = 3
+"""Fewer characters in quoted-printable may be anything."""
+_LEAST_WORDS: Final = 6
+"""In a text of fewer words, unknown ones are no sign by themselves."""
+_MANY_WORDS: Final = 12
+"""From this many words on, their sign counts in full."""
+_LEAST_VOCABULARY: Final = 500
+"""A corpus of fewer words does not know the words of its own language."""
+_FEW_KNOWN: Final = 0.6
+"""Few words are known, and few are common, when their shares are below this fraction of the usual
+ones.
+"""
 _SHORT: Final = 40
 """In a text of at most this many characters, a single sign may be a tag that covers it."""
 _USUAL: Final = 0.01
@@ -120,20 +139,47 @@ def find_signs_of_all(
     texts: Sequence[str], profile: CorpusProfile, *, tokens: Sequence[Sequence[int]] | None = None
 ) -> list[list[Sign]]:
     """Return the signs of each text, strongest first."""
-    stripped = [
-        text if text.isascii() else text.strip("\ufffd") for text in texts
-    ]  # a block of tokens may begin or end inside a character
-    measured = profile.measure(stripped)
+    # A block of tokens may begin or end inside a character.
+    stripped = [text if text.isascii() else text.strip("\ufffd") for text in texts]
+    # The rest of a text is read as it looks.
+    shown = [measures.visible(text) for text in stripped]
+    measured = profile.measure(shown)
     found: list[list[Sign]] = [[] for _ in texts]
     flagged = _screen(measured, profile)
     for number in range(len(texts)) if tokens is not None else np.flatnonzero(flagged).tolist():
-        reader = _Reader(
-            stripped[number], measured, number, profile, None if tokens is None else tokens[number]
-        )
-        found[number] = (
-            reader.signs() if flagged[number] else [one for one in [reader.repetition()] if one]
-        )
+        is_shown = len(shown[number]) == len(stripped[number])
+        # Otherwise the tokens repeat what nobody sees.
+        of_text = tokens[number] if tokens is not None and is_shown else None
+        reader = _Reader(shown[number], measured, number, profile, of_text)
+        if flagged[number]:
+            found[number] = reader.signs()
+        else:
+            found[number] = [one for one in [reader.repetition()] if one]
+    for number, text in enumerate(stripped):
+        if len(shown[number]) != len(text):
+            found[number] = _ranked([_invisible(text, profile), *found[number]])
     return found
+
+
+def _ranked(found: Sequence[Sign | None]) -> list[Sign]:
+    """Return signs strongest first."""
+    signs = [sign for sign in found if sign is not None]
+    return sorted(signs, key=lambda sign: (-sign.strength, KINDS.index(sign.kind)))
+
+
+def _invisible(text: str, profile: CorpusProfile) -> Sign | None:
+    """Report format characters, which nobody sees and a model reads."""
+    found = measures.invisible(text)
+    if not found or profile.format_share > _USUAL:
+        return None
+    [(commonest, _)] = Counter(found).most_common(1)
+    sentence = (
+        f"{len(found)} of its {len(text)} characters are invisible, such as"
+        f" U+{ord(commonest):04X} ({unicodedata.name(commonest, 'a format character').lower()})"
+    )
+    # A soft hyphen or a mark at the beginning of a file is not worth showing.
+    strength = min(1.0, 0.3 + 10 * len(found) / len(text))
+    return Sign(CONTROL_CHARACTERS, strength, (sentence,))
 
 
 def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
@@ -206,7 +252,7 @@ class _Reader:
         is_explained = any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
         if language is not None and not is_explained:
             found.append(language)
-        return sorted(found, key=lambda one: (-one.strength, KINDS.index(one.kind)))
+        return _ranked(found)
 
     def _above(self, name: str, least: float) -> float:
         return self.profile.usual[name].above(self.values[name], least)
@@ -243,8 +289,9 @@ class _Reader:
                 " could not be decoded"
             )
             return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (sentence,))
-        if self.text.isascii():
-            return None
+        quoted = self._quoted()
+        if quoted is not None or self.text.isascii():
+            return quoted
         num, share, example = misdecoded_share(self.text)
         usual = self.profile.usual["mis_decoded"]
         num_others = sum(letter > "\x7f" for letter in self.text)
@@ -258,6 +305,14 @@ class _Reader:
             return None
         sentence = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
         return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (sentence,))
+
+    def _quoted(self) -> Sign | None:
+        """Report text that was left in quoted-printable."""
+        num, share, example = quoted_share(self.text)
+        if num < _LEAST_QUOTED or self.profile.usual["quoted"].above(share, 0.01) < 1:
+            return None
+        sentence = f"{num} characters are left in quoted-printable, such as {example!r}"
+        return Sign(MIS_DECODED, min(1.0, 0.4 + 8 * share), (sentence,))
 
     def _other_script(self) -> Sign | None:
         scripts = self.profile.scripts
@@ -396,10 +451,34 @@ class _Reader:
             lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT)
         )
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
-            return None
+            return self._unknown_words()
         sentence = "it reads like no known language"
         self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
             sentence += f": only {plausible:.0%} of its letter pairs occur in any"
         strength = min(1.0, 0.2 + 0.2 * odd)
         return Sign(GARBLED_TEXT, strength, (sentence, evidence)) if strength >= 0.3 else None
+
+    def _unknown_words(self) -> Sign | None:
+        """Report fluent text with few words of the corpus: another spelling, invented words, lists
+        of rare ones.
+        """
+        usual = self.profile.usual["known_words"]
+        known = self.values["known_words"]
+        if self.num_words < _LEAST_WORDS or len(self.profile.vocabulary) < _LEAST_VOCABULARY:
+            return None
+        if usual.below(known, 0.05) < 1:
+            return None
+        shares = [
+            self.values[name] / max(self.profile.usual[name].median, 1e-9)
+            for name in ("known_words", "common_words")
+        ]
+        if max(shares) > _FEW_KNOWN:
+            return None
+        sentence = (
+            f"{known:.0%} of its words are in the corpus; of 95 % of texts at least"
+            f" {usual.low:.0%} are"
+        )
+        # Names and abbreviations stand among common words, except in short texts.
+        strength = min(1.0, 1.15 - max(shares)) * min(1.0, self.num_words / _MANY_WORDS)
+        return Sign(FOREIGN_LANGUAGE, strength, (sentence,))

@@ -6,6 +6,10 @@ of benchmarks/diagnosis.py, checked on corpora left out of the fit). It grows wi
 sign of a sample is, with how rarely samples of such a batch have it naturally, with how rare the
 sample's loss and bits per character are among samples of its length, with how many samples of the
 batch share the sign, and with how much of the excess loss is theirs.
+
+One row of a large batch has next to no part of the loss, and none of the excess if it takes many
+cheap tokens. It therefore has a probability of its own, fitted to single rows of batches of 32 and
+to the signs of clean steps: a clear, rare sign counts with the deviations of loss and bits.
 """
 
 import math
@@ -33,6 +37,15 @@ _PER_CROWD: Final = 0.34
 """The log-odds per power of ten of how rare it is that so many samples of a batch have the sign."""
 _PER_PART: Final = 2.85
 """The log-odds if the whole excess loss of the batch is in samples with the sign."""
+_ALONE_BASE: Final = -5.0
+_ALONE_PER_STRENGTH: Final = -1.79
+_ALONE_PER_EXPECTED: Final = -1.73
+_ALONE_PER_Z: Final = 1.28
+_ALONE_PER_BITS_Z: Final = 0.32
+"""The log-odds of a sample by itself. All but the base are for a sign of strength 1."""
+_MOST_Z: Final = 6.0
+_MOST_BITS_Z: Final = 12.0
+"""More deviations say no more."""
 _A_LITTLE_FAR: Final = 4.0
 _VERY_FAR: Final = 10.0
 """At the scene, a sign of a row counts in full from this many deviations on."""
@@ -128,18 +141,34 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | No
     the sign.
     """
     crowd, shared = evidence.once(f"shared {sign.kind}", partial(_shared, evidence, sign.kind))
-    expected = len(evidence.samples) * evidence.usual_signs.share(
-        seen.row, _ALIKE * sign.strength, sign.kind
-    )
+    usual = evidence.usual_signs.share(seen.row, _ALIKE * sign.strength, sign.kind)
+    expected = math.log10(len(evidence.samples) * usual)
     rarity = min(seen.rarity, _MOST_RARE)
-    # otherwise the words of the target are normal
-    if sign.kind not in OF_LENGTH and not sign.of_source:
+    if _has_own_words(sign):
         rarity += min(seen.bits_rarity, _MOST_RARE)
-    odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * math.log10(expected))
-    odds += (
-        _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * (shared if part is None else part)
-    )
-    return 1 / (1 + math.exp(-odds))
+    odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * expected)
+    odds += _PER_RARITY * rarity + _PER_CROWD * crowd
+    odds += _PER_PART * (shared if part is None else part)
+    return 1 / (1 + math.exp(-max(odds, odds_alone(sign, seen, expected))))
+
+
+def odds_alone(sign: Sign, seen: SeenSample, expected: float) -> float:
+    """Return the log-odds that a sample is what its sign says, whatever its part of the loss.
+
+    `expected` is the logarithm of how many samples of such a batch naturally have such a sign.
+    """
+    far = _ALONE_PER_Z * min(max(seen.z, 0.0), _MOST_Z)
+    if _has_own_words(sign) and math.isfinite(seen.bits_z):
+        far += _ALONE_PER_BITS_Z * min(max(seen.bits_z, 0.0), _MOST_BITS_Z)
+    of_sign = _ALONE_PER_STRENGTH + _ALONE_PER_EXPECTED * expected + far
+    return _ALONE_BASE + sign.strength * of_sign
+
+
+def _has_own_words(sign: Sign) -> bool:
+    """Return whether a sign is about the words of the target, so that its bits per character
+    count.
+    """
+    return sign.kind not in OF_LENGTH and not sign.of_source
 
 
 def _part_of(evidence: Evidence, seen: Sequence[SeenSample]) -> float:
@@ -216,13 +245,13 @@ _KINDS: Final = {
         "Look for more of its kind in the file it came from before you train on.",
     ),
     "mis_decoded": (
-        "text that was decoded with the wrong character set",
-        "Decode the file it came from with its real character set and prepare it again.",
+        "text that was decoded with the wrong character set, or not at all",
+        "Decode the file it came from with its real encoding and prepare it again.",
     ),
     "other_script": ("text in a script that the corpus is not in", "Filter the corpus by script."),
     "foreign_language": (
-        "text in a language that the corpus is not in",
-        "Filter the corpus by language.",
+        "text in a language, or of words, that the corpus does not have",
+        "Filter the corpus by language, or by how many of its words are known.",
     ),
     "markup": ("markup", "Strip tags and templates from the text before it is prepared."),
     "code": ("program code", "Keep code out of the corpus, or in a part of its own."),
@@ -230,8 +259,8 @@ _KINDS: Final = {
     "log": ("lines of a log", "Leave logs out of the corpus."),
     "shouting": ("text in capitals", "Leave such text out, or put it into small letters."),
     "control_characters": (
-        "control characters",
-        "Remove control characters when text is prepared.",
+        "control characters, or invisible ones",
+        "Remove control characters and format characters when text is prepared.",
     ),
     "empty": ("samples without a word", "Leave out lines without letters or digits."),
     "repetition": (
