@@ -33,6 +33,8 @@ from sonde.records.storage import storage_at
 from sonde.records.worker import Worker
 from sonde.train.determinism import generators, generators_restored
 
+_NUM_EVENT_STATES: Final = 2
+"""How many states from just before an event are kept, besides the regular ones."""
 _WRITE_SECONDS: Final = 0.02
 """How often, in seconds, pending data is written."""
 _MAX_WAITING: Final = 4096
@@ -94,7 +96,7 @@ class Keeper:
         self._has_started = True
         if before is not None:
             self._event_steps.append(num_updates)
-            del self._event_steps[: -self._options.keep_event_states or None]
+            del self._event_steps[:-_NUM_EVENT_STATES]
         else:
             # Batches from here on go to a new file.
             self.worker.do(partial(self._open, num_updates))

@@ -70,8 +70,6 @@ class RecorderOptions:
     """
     keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""
-    keep_event_states: Count = 2
-    """The number of states from just before an event to keep."""
     max_bytes: Positive = 20 << 30
     """The disk budget in bytes for kept states and batches of all ranks."""
 
@@ -92,8 +90,6 @@ class RecorderOptions:
     """How long a look at the scene of an event may take, in seconds. The step's own forward is
     always repeated. 0 disables looks.
     """
-    scene_batches: Count = 6
-    """The number of other batches to run at the scene, to tell data from state."""
     max_skipped: Count = 8
     """With `on_event="skip"`, skip at most this many updates in a row. A longer series is not
     caused by a bad batch.

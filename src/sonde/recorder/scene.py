@@ -44,6 +44,8 @@ from sonde.texts.languages import identify
 from sonde.texts.profile import profile_of
 from sonde.texts.signs import Sign, find_signs_of_all
 
+_NUM_BATCHES: Final = 6
+"""The number of other batches to run, to tell data from state."""
 _NUM_ROWS: Final = 4
 """The number of rows per rank that are read as text."""
 _NUM_TOKENS: Final = 8
@@ -255,7 +257,7 @@ class Scene:
         shared = sorted(set(usable).intersection(*(steps for steps, _ in of_ranks)))
         options = self._training.options
         affordable = int(options.scene_seconds / slowest) - 2
-        count = max(0, min(options.scene_batches, affordable))
+        count = max(0, min(_NUM_BATCHES, affordable))
         if not count or not shared:
             return []
         # The latest ones may already have been trained on at a bad state, so spread them.
