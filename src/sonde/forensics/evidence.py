@@ -231,7 +231,7 @@ class Evidence:
         if any(are_clear) and sum(are_clear) <= _MOST_SIGNED * len(rows):
             rows = [row for row, is_clear in zip(rows, are_clear, strict=True) if not is_clear]
             samples = [
-                one for one, is_clear in zip(samples, are_clear, strict=True) if not is_clear
+                sample for sample, is_clear in zip(samples, are_clear, strict=True) if not is_clear
             ]
         return Reference(samples, self._num_characters(rows))
 

@@ -97,7 +97,8 @@ class UsualSigns:
 
     def are_clear(self, num: int) -> list[bool]:
         """Return which of the first `num` samples have a clear sign."""
-        return [one is not None and one[1] >= CLEAR for one in self._first[:num]]
+        first = self._first[:num]
+        return [sign is not None and sign[1] >= CLEAR for sign in first]
 
     def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:
         chosen = [one for place in places if (one := self._first[place]) is not None]
