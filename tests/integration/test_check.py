@@ -196,8 +196,9 @@ def test_a_loop_that_hides_its_step_function_ends_with_the_answer(tmp_path: Path
     recorded = subprocess.run(command, check=True, capture_output=True, text=True)
 
     checked = check("--", *command)
+    replay = [sys.executable, "-m", "sonde", "replay"]
     replayed = subprocess.run(
-        [sys.executable, "-m", "sonde", "replay", str(tmp_path / "run"), "--step", "5"],
+        [*replay, str(tmp_path / "run"), "--step", "5", "--", *command],
         check=False,
         capture_output=True,
         text=True,
