@@ -20,6 +20,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "labels_not_shifted": frozenset({"label_shift"}),
     "labels_shifted_twice": frozenset({"label_shift"}),
     "labels_misaligned": frozenset({"label_shift"}),
+    "labels_unrelated": frozenset({"label_shift"}),
     "future_leak": frozenset({"causality"}),
     "document_leak": frozenset({"documents_apart"}),
     "padding_leak": frozenset({"padding_apart"}),
@@ -40,11 +41,11 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "half_precision_updates": frozenset({"lost_updates"}),
     "clipped_scaled_gradient": frozenset({"clipped_scaled"}),
     "end_never_a_label": frozenset({"end_of_text"}),
-    "not_shuffled": frozenset({"label_order"}),
+    "not_shuffled": frozenset({"label_order", "row_order"}),
     # Quiet failures.
     "plateau": frozenset({"no_progress", "same_loss", "stuck"}),
     "rate_zero": frozenset({"no_rate", "learning_rate"}),
-    "repeated_batch": frozenset({"same_batch", "repeated_rows"}),
+    "repeated_batch": frozenset({"same_batch", "repeated_rows", "rows_again"}),
 }
 
 NOTHING: Final = frozenset({"nothing_wrong"})
