@@ -45,8 +45,8 @@ _OTHER_WAY_WEIGHT: Final = 0.3
 """The weight of findings about samples if the state is bad anyway, or if the replay diverged."""
 _FAR_Z: Final = 3.0
 """Samples this many deviations out, by loss or by bits per character, are read together."""
-_MOST_SIGNED: Final = 0.25
-"""If more samples than this fraction have a clear sign, they are what is usual."""
+_MOST_DAMAGED: Final = 0.25
+"""If more samples than this fraction look damaged, that is what is usual."""
 _RECENT_START: Final = 100
 """A restart can be blamed for problems within this many updates."""
 
@@ -225,14 +225,13 @@ class Evidence:
 
     @cached_property
     def reference(self) -> Reference:
-        """Samples that represent usual ones, at this state: those without a clear sign."""
+        """Samples that represent usual ones, at this state; damaged ones do not."""
         rows, samples = self._compared
-        are_clear = self.usual_signs.are_clear(len(rows))
-        if any(are_clear) and sum(are_clear) <= _MOST_SIGNED * len(rows):
-            rows = [row for row, is_clear in zip(rows, are_clear, strict=True) if not is_clear]
-            samples = [
-                sample for sample, is_clear in zip(samples, are_clear, strict=True) if not is_clear
-            ]
+        damaged = self.usual_signs.are_damaged(len(rows))
+        if 0 < sum(damaged) <= _MOST_DAMAGED * len(rows):
+            whole = [place for place, is_bad in enumerate(damaged) if not is_bad]
+            samples = [samples[place] for place in whole]
+            rows = [rows[place] for place in whole]
         return Reference(samples, self._num_characters(rows))
 
     @cached_property

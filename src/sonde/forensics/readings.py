@@ -24,6 +24,8 @@ from sonde.texts.signs import CLEAR, Sign, find_signs_of_all
 
 NUM_TEXTS: Final = 600
 """How many samples of the corpus make up the text profile."""
+NUM_PAIRS: Final = 2400
+"""How many pairs show which words go together: with fewer, random targets look like good ones."""
 NUM_READ: Final = 2000
 """How many more samples are read to learn how rare each sign is."""
 OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
@@ -55,8 +57,8 @@ _DAMAGE: Final = (
 """Signs that ordinary text is hardly ever taken for. Others, such as code and capitals, also are
 habits of a corpus.
 """
-_PLAIN: Final = 0.5
-"""Weaker signs may well be ordinary text."""
+_ALIKE: Final = 0.8
+"""A sign is about as strong as a clear one if it has this fraction of its strength."""
 _RARE: Final = 0.003
 """Damage counts as at most this frequent."""
 _DIRTY: Final = 0.04
@@ -87,7 +89,7 @@ class UsualSigns:
         A few per cent of damaged texts do not make damage usual, also where they share a length.
         """
         found = self._part(range(len(self._first)), strength, kind)
-        if kind in _DAMAGE and strength >= _PLAIN and found <= _DIRTY:
+        if kind in _DAMAGE and strength >= _ALIKE * CLEAR and found <= _DIRTY:
             return min(found, _RARE)
         for name, by_length in self._by_length.items():
             side = getattr(row, name)
@@ -95,10 +97,13 @@ class UsualSigns:
                 found = max(found, self._part(_like(by_length, len(side)), strength, kind))
         return found
 
-    def are_clear(self, num: int) -> list[bool]:
-        """Return which of the first `num` samples have a clear sign."""
-        first = self._first[:num]
-        return [sign is not None and sign[1] >= CLEAR for sign in first]
+    def are_damaged(self, num: int) -> list[bool]:
+        """Return which of the first `num` samples are clearly damaged."""
+        damaged = []
+        for sign in self._first[:num]:
+            kind, strength = sign or ("", 0.0)
+            damaged.append(kind in _DAMAGE and strength >= CLEAR)
+        return damaged
 
     def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:
         chosen = [one for place in places if (one := self._first[place]) is not None]
@@ -137,18 +142,29 @@ class Readings:
     def usual(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> UsualSigns:
         """Return how common signs are in these rows and in many more of the corpus."""
         known = self._leave_out | {row.name for row in rows}
-        some = self.corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:]
+        num_profiled = NUM_TEXTS if self._pair_profile is None else len(self._pairs)
+        some = self.corpus.some(num_profiled + NUM_READ)[num_profiled:]
         more = [row for row in some if row.name not in known]
         read = self.read([*rows, *more], [*losses, *([None] * len(more))])
         first = [(of_row[0].kind, of_row[0].strength) if of_row else None for of_row in read]
         return UsualSigns([*rows, *more], first)
 
     @cached_property
+    def _pairs(self) -> list[Row]:
+        """The pairs that the profile is made of, if the corpus has pairs. Half of a small corpus is
+        left to be read.
+        """
+        if not any(row.source is not None for row in self.some):
+            return []
+        num_known = len(self.corpus.some(NUM_PAIRS + NUM_READ))
+        return self.corpus.some(max(min(NUM_PAIRS, num_known - NUM_READ), NUM_TEXTS))
+
+    @cached_property
     def _pair_profile(self) -> PairProfile | None:
-        pairs = [row for row in self.some if row.source is not None]
-        if not pairs:
-            return None
-        return pair_profile_of(*self._sides(pairs))
+        pairs = [
+            row for row in self._pairs if row.source is not None and row.name not in self._leave_out
+        ]
+        return pair_profile_of(*self._sides(pairs)) if pairs else None
 
     @cached_property
     def profile(self) -> CorpusProfile:

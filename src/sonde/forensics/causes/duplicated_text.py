@@ -1,12 +1,14 @@
-"""The same text occurs many times in one batch.
+"""The same text occurs many times in one batch, word for word or nearly so.
 
 Samples are compared by runs of tokens (n-grams). Two that share a few runs quote one another; two
-that share most of them are copies.
+that share most of them are copies. A copy in which every eighth token is another has hardly a long
+run in common with its original, so short runs are compared too, one sample with another.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -30,42 +32,48 @@ _SAME: Final = 0.9
 """The overlap required of copies: headings, licences, and text from a pattern such as code, overlap
 a lot anyway.
 """
+_SHORT_RUN: Final = 3
+_NEARLY: Final = 0.5
+"""The overlap required of near-copies, in short runs, with one other sample."""
+_LEAST_RUNS: Final = 6
+"""Samples with fewer short runs resemble each other by accident."""
 
 
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether far more samples are copies of one another than in other batches."""
-    samples = evidence.samples
-    rows = [_whole(sample.row) for sample in samples]
-    here = repeats_within(rows)
+    rows = [_whole(sample.row) for sample in evidence.samples]
     others = [
         [_whole(row) for row in evidence.lab.rows_of(batch)] for batch in evidence.lab.other_batches
     ]
-    repeats = [repeats_within(rows) for rows in others]
-    usual = max((repeat.share for repeat in repeats), default=0.0)
-    num = len(here.rows)
-    expected = (
-        len(samples)
-        * (sum(len(repeat.rows) for repeat in repeats) + 0.5)
-        / (sum(map(len, others)) + 1)
-    )
-    if (
-        here.copies < (_LEAST if here.share >= _LEAST_SHARE else _FEW)
-        or here.share < _TIMES_USUAL * usual
-    ):
-        return None
-    if here.copies <= max((repeat.copies for repeat in repeats), default=1):
-        return None
-    if num - expected < _FAR * math.sqrt(expected):
-        return None
-    alike = [samples[place] for place in here.rows]
-    sentences = [
-        (
-            f"{len(alike)} of its {len(samples)} samples say mostly the same; in other batches"
+    for find, say in ((repeats_within, "mostly"), (near_repeats_within, "nearly")):
+        here = find(rows)
+        elsewhere = [find(batch) for batch in others]
+        if not _is_unusual(here, elsewhere, len(rows), sum(map(len, others))):
+            continue
+        usual = max((repeats.share for repeats in elsewhere), default=0.0)
+        alike = [evidence.samples[place] for place in here.rows]
+        sentence = (
+            f"{len(alike)} of its {len(rows)} samples say {say} the same; in other batches"
             f" at most {usual:.0%} do"
         )
-    ]
-    score = 0.65 + 0.3 * min(1.0, (here.share - usual) / 0.4)
-    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(alike))
+        score = 0.65 + 0.3 * min(1.0, (here.share - usual) / 0.4)
+        return CauseFinding(score=score, evidence=[sentence], suspects=evidence.suspects(alike))
+    return None
+
+
+def _is_unusual(
+    here: "Repeats", elsewhere: Sequence["Repeats"], num_rows: int, num_elsewhere: int
+) -> bool:
+    """Return whether a batch has far more copies than others."""
+    least = _LEAST if here.share >= _LEAST_SHARE else _FEW
+    usual = max((repeats.share for repeats in elsewhere), default=0.0)
+    if here.copies < least or here.share < _TIMES_USUAL * usual:
+        return False
+    if here.copies <= max((repeats.copies for repeats in elsewhere), default=1):
+        return False
+    natural = (sum(len(repeats.rows) for repeats in elsewhere) + 0.5) / (num_elsewhere + 1)
+    expected = num_rows * natural
+    return len(here.rows) - expected >= _FAR * math.sqrt(expected)
 
 
 def _whole(row: Row) -> list[int]:
@@ -94,6 +102,22 @@ def repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
     ]
     copies = max((round(median(seen[run] for run in runs[place])) for place in doubled), default=1)
     return Repeats(len(doubled) / max(len(rows), 1), tuple(doubled), copies)
+
+
+def near_repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
+    """Find the samples of a batch that share much of their short token runs with another sample."""
+    runs = [
+        {tuple(row[start : start + _SHORT_RUN]) for start in range(len(row) - _SHORT_RUN + 1)}
+        for row in rows
+    ]
+    alike = [0] * len(rows)
+    for place, other in combinations(range(len(rows)), 2):
+        largest = max(len(runs[place]), len(runs[other]), _LEAST_RUNS)
+        if len(runs[place] & runs[other]) >= _NEARLY * largest:
+            alike[place] += 1
+            alike[other] += 1
+    found = [place for place, num in enumerate(alike) if num]
+    return Repeats(len(found) / max(len(rows), 1), tuple(found), max(alike, default=0) + 1)
 
 
 def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
