@@ -118,7 +118,8 @@ def near_repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
             alike[other] += 1
     found = [place for place, num in enumerate(alike) if num]
     if len(found) < _LEAST_SHARE * len(rows):
-        return Repeats(0.0, (), 1)  # a few texts with one heading or licence are nearly the same too
+        # A few texts with the same heading or licence are nearly the same too.
+        return Repeats(0.0, (), 1)
     return Repeats(len(found) / max(len(rows), 1), tuple(found), max(alike, default=0) + 1)
 
 
