@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -51,7 +52,13 @@ def train_hf(folder: Path, end: int, **given: Any) -> None:
 
     from sonde.integrations.huggingface import SondeCallback
 
+    moves_schedule = given.pop("moves_schedule", False)
+
     class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is Any
+        def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            if moves_schedule:
+                parts["lr_scheduler"].step()
+
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             control.should_training_stop = state.global_step >= end
 
@@ -110,6 +117,44 @@ def test_a_trainer_says_what_its_checkpoint_lacks(
         assert {finding.status for finding in report.findings} == {"same"}
 
 
+def forget_moments(state: dict[str, Any]) -> None:
+    """Empty the moments of an optimizer's state, and keep its step count."""
+    for of_parameter in state["state"].values():
+        of_parameter["exp_avg"].zero_()
+        of_parameter["exp_avg_sq"].zero_()
+
+
+def spoil_within(checkpoint: Path, how: str) -> None:
+    """Change a part of a checkpoint of Hugging Face's, in its file."""
+    if how == "one layer":
+        path = checkpoint / "model.safetensors"
+        weights = load_file(path)
+        weights["head.weight"] = torch.randn(40, 8)
+        save_file(weights, path, metadata={"format": "pt"})
+    elif how == "moments":
+        moments = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+        forget_moments(moments)
+        torch.save(moments, checkpoint / "optimizer.pt")
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("one layer", "weights"), ("moments", "moments"), ("a step off", "schedule")],
+)
+def test_a_trainer_says_which_part_of_its_checkpoint_is_wrong(
+    trained_hf: Path, tmp_path: Path, how: str, expected: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained_hf, folder)
+    checkpoint = folder / "out" / f"checkpoint-{SAVED}"
+    spoil_within(checkpoint, how)
+    moves = how == "a step off"
+    train_hf(folder, SAVED + 2, resume_from_checkpoint=str(checkpoint), moves_schedule=moves)
+    (report,) = read_reports(folder / "run")
+    assert expected in lost(report)
+    assert lost(report) <= {expected, "rate"}
+
+
 @pytest.mark.parametrize(
     ("given", "part", "expected"),
     [
@@ -152,6 +197,14 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
                 checkpoint["lr_schedulers"] = []
             if how == "no callbacks":
                 checkpoint["callbacks"] = {}
+            if how == "one layer":
+                checkpoint["state_dict"]["model.head.weight"] = torch.randn(40, 8)
+            if how == "moments":
+                forget_moments(checkpoint["optimizer_states"][0])
+
+        def on_train_start(self) -> None:
+            if how == "a step off":
+                self.lr_schedulers().step()
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -185,6 +238,9 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
         ("no optimizer", {"moments", "step count"}),
         ("no schedule", {"schedule"}),
         ("no callbacks", {"data", "generators"}),
+        ("one layer", {"weights"}),
+        ("moments", {"moments"}),
+        ("a step off", {"schedule", "rate"}),
         ("only the weights", {"moments", "step count", "rate", "schedule", "generators"}),
     ],
 )
@@ -208,8 +264,16 @@ def train_accelerate(folder: Path, start: int, when: str) -> None:
     if start and when == "before prepare":
         accelerator.load_state(str(folder / "saved"))
     model, optimizer = accelerator.prepare(model, optimizer)
-    if start and when == "after prepare":
+    if start and when != "before prepare":
         accelerator.load_state(str(folder / "saved"))
+    if start and when == "one layer":
+        nn.init.normal_(accelerator.unwrap_model(model).head.weight)
+    if start and when == "moments":
+        forget_moments({"state": optimizer.state})
+    if start and when == "no optimizer":
+        optimizer.state.clear()
+    if start and when == "generators":
+        torch.manual_seed(99)
 
     def step(batch: Tensor) -> Tensor:
         loss: Tensor = model(batch)["loss"]
@@ -224,6 +288,24 @@ def train_accelerate(folder: Path, start: int, when: str) -> None:
             recorder.step(step, rows()[number * 4 : number * 4 + 4])
         if not start:
             accelerator.save_state(str(folder / "saved"))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("one layer", {"weights"}),
+        ("moments", {"moments"}),
+        ("no optimizer", {"moments", "step count"}),
+        ("generators", {"generators"}),
+    ],
+)
+def test_accelerate_says_what_was_not_restored(
+    tmp_path: Path, how: str, expected: set[str]
+) -> None:
+    train_accelerate(tmp_path, 0, how)
+    train_accelerate(tmp_path, SAVED, how)
+    (report,) = read_reports(tmp_path / "run")
+    assert lost(report) == expected
 
 
 @pytest.mark.parametrize("when", ["after prepare", "before prepare"])
