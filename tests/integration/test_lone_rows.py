@@ -43,7 +43,7 @@ LONE: Final[dict[str, tuple[Callable[[str], str], str]]] = {
     "base64": (lambda text: base64.b64encode(text.encode()).decode(), "garbled_text"),
     "rot13": (lambda text: codecs.encode(text, "rot13"), "garbled_text"),
     "pig Latin": (_pig_latin, "foreign_language"),
-    "zero-width spaces": (lambda text: "\u200b".join(text), "control_characters"),
+    "zero-width spaces": ("\u200b".join, "control_characters"),
     "quoted-printable": (_quoted_printable, "mis_decoded"),
 }
 """What is made of one row, and the cause that names it."""

@@ -229,7 +229,7 @@ class Evidence:
         rows, samples = self._compared
         damaged = self.usual_signs.are_damaged(len(rows))
         if 0 < sum(damaged) <= _MOST_DAMAGED * len(rows):
-            samples = [one for one, is_bad in zip(samples, damaged, strict=True) if not is_bad]
+            samples = [loss for loss, is_bad in zip(samples, damaged, strict=True) if not is_bad]
             rows = [row for row, is_bad in zip(rows, damaged, strict=True) if not is_bad]
         return Reference(samples, self._num_characters(rows))
 

@@ -100,7 +100,8 @@ class UsualSigns:
     def are_damaged(self, num: int) -> list[bool]:
         """Return which of the first `num` samples are clearly damaged."""
         return [
-            one is not None and one[0] in _DAMAGE and one[1] >= CLEAR for one in self._first[:num]
+            sign is not None and sign[0] in _DAMAGE and sign[1] >= CLEAR
+            for sign in self._first[:num]
         ]
 
     def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:

@@ -9,9 +9,9 @@ every step, so they are asked for sparingly:
     rows = watch.rows_wanted(step, z)                    # z: of the losses, from `SampleWatch`
     event = watch.observe(step, rows, losses, lengths, [characters.count(tokens[row]) …])
 
-Every eighth step a row in turn shows what is usual. Rows whose loss is in its upper tail are judged.
-Costs 5 µs per step with 32 rows of 64 tokens once it has learned, since most steps want no row.
-Pure, and nothing here raises on a bad value.
+Every eighth step a row in turn shows what is usual. Rows whose loss is in its upper tail are
+judged. Costs 5 µs per step with 32 rows of 64 tokens once it has learned, since most steps want no
+row. Pure, and nothing here raises on a bad value.
 """
 
 import math
@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.spikes.length_model import LengthModel, Numbers
+from sonde.spikes.length_model import LengthModel
 from sonde.spikes.sample_watch import RISK, SampleEvent, SampleTail
 
 _HIGH: Final = 2.5
@@ -75,7 +75,7 @@ class BitsWatch:
         self._tail = SampleTail()
         self._last_look = -_LOOK_EVERY
 
-    def rows_wanted(self, step: int, z: Sequence[float] | Numbers) -> list[int]:
+    def rows_wanted(self, step: int, z: list[float] | NDArray[np.float64]) -> list[int]:
         """Return the rows of a step whose characters `observe` needs: first those to learn from,
         then those to judge.
         """
@@ -85,7 +85,7 @@ class BitsWatch:
         if not self.model.is_ready:
             return sorted({(step * _IN_TURN + turn) % number for turn in range(_IN_TURN)})
         wanted = [step // _LEARN_EVERY % number] if step % _LEARN_EVERY == 0 else []
-        highest = max(z) if isinstance(z, list) else z[np.argmax(z)]
+        highest = max(z) if isinstance(z, list) else z.max()
         if highest > _HIGH:
             high = np.flatnonzero(np.asarray(z) > _HIGH).tolist()
             if len(high) <= _MAX_JUDGED:
@@ -165,5 +165,5 @@ def _bits(
     losses: Sequence[float], counts: NDArray[np.int64], characters: Sequence[int]
 ) -> NDArray[np.float64]:
     """Return bits per character."""
-    per_token = np.asarray(losses, np.float64) / math.log(2)
-    return per_token * counts / np.maximum(np.asarray(characters), 1)
+    sums: NDArray[np.float64] = np.asarray(losses, np.float64) * counts / math.log(2)
+    return sums / np.maximum(np.asarray(characters, np.float64), 1.0)
