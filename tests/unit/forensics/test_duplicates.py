@@ -2,7 +2,7 @@
 
 import random
 
-from sonde.forensics.causes.duplicated_text import repeats_within
+from sonde.forensics.causes.duplicated_text import near_repeats_within, repeats_within
 
 
 def row(seed: int, length: int = 64) -> list[int]:
@@ -30,3 +30,18 @@ def test_short_samples_must_share_most_of_themselves() -> None:
     shared = row(4, 8)
     assert repeats_within([[*shared, *row(1, 8)], [*shared, *row(2, 8)]]).rows == ()
     assert repeats_within([row(3, 16), row(3, 16)]).rows == (0, 1)
+
+
+def changed(tokens: list[int], every: int) -> list[int]:
+    return [-place if place % every == 1 else token for place, token in enumerate(tokens)]
+
+
+def test_copies_with_a_few_other_tokens_are_near_copies() -> None:
+    rows = [row(2), row(1), changed(row(1), every=10), row(3)]
+    assert repeats_within(rows).rows == ()
+    assert near_repeats_within(rows) == (0.5, (1, 2), 2)
+
+
+def test_texts_that_share_less_than_half_are_no_near_copies() -> None:
+    assert near_repeats_within([row(1), changed(row(1), every=4)]).rows == ()
+    assert near_repeats_within([[1, 2, 3, 4], [1, 2, 3, 4]]).rows == ()

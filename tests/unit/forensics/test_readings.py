@@ -95,3 +95,18 @@ def test_a_source_is_read_with_its_own_tokenizer() -> None:
     text = sentences(3, 1)[0]
     signs = Readings(_Pairs()).read([_pair(1000, text, text)], [None])[0]
     assert [sign.kind for sign in signs] == ["copied"]
+
+
+def test_a_few_per_cent_of_damaged_texts_do_not_make_damage_usual() -> None:
+    rows = [_row(20)] * 1000
+    few = UsualSigns(rows, [("mis_decoded", 1.0)] * 30 + [None] * 970)
+    many = UsualSigns(rows, [("mis_decoded", 1.0)] * 60 + [None] * 940)
+    assert few.share(_row(20), 0.8, "mis_decoded") < 0.005
+    assert many.share(_row(20), 0.8, "mis_decoded") > 0.05
+    assert few.are_damaged(40) == [True] * 30 + [False] * 10
+
+
+def test_a_few_per_cent_of_capitals_are_a_habit() -> None:
+    habit = UsualSigns([_row(20)] * 1000, [("shouting", 1.0)] * 30 + [None] * 970)
+    assert habit.share(_row(20), 0.8, "shouting") > 0.025
+    assert not any(habit.are_damaged(40))

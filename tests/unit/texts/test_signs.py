@@ -2,11 +2,13 @@
 is no sign there.
 """
 
+import quopri
 import zlib
 
 import pytest
 from odd_texts import ODD, sentences
 
+from sonde.demo.corpus import read_docstrings
 from sonde.texts import signs
 from sonde.texts.profile import CorpusProfile, profile_of
 from sonde.texts.signs import CLEAR, find_signs, find_signs_of_all
@@ -133,3 +135,70 @@ def test_noise_in_latin_letters_is_noise_in_a_corpus_of_another_script_too() -> 
         find_signs("An old man repairs his nets beside the river.", profile)[0].kind
         == signs.OTHER_SCRIPT
     )
+
+
+@pytest.fixture(scope="module")
+def docs() -> CorpusProfile:
+    """A corpus of many words."""
+    return profile_of([text[:300] for text in read_docstrings(seed=7)[:600]])
+
+
+_KNOWN = "return the value of the name if it is in the list and raise an error if not"
+_INVENTED = "eturnray ethay aluevay ofway ethay amenay ifway itway isway inway ethay istlay"
+
+
+def test_few_known_words_are_a_sign_by_themselves(docs: CorpusProfile) -> None:
+    found = find_signs(_INVENTED, docs)
+    assert found[0].kind in (signs.FOREIGN_LANGUAGE, signs.GARBLED_TEXT)
+    assert found[0].strength >= CLEAR
+    list_of_words = "thistle bassoon gondola harpoon iguana juniper kumquat lagoon mandolin nutmeg"
+    [sign] = find_signs(f"{list_of_words} obelisk papyrus rhubarb", docs)
+    assert sign.kind == signs.FOREIGN_LANGUAGE
+    assert sign.strength >= CLEAR
+
+
+def test_a_few_unknown_words_among_known_ones_are_no_sign(docs: CorpusProfile) -> None:
+    assert not find_signs(f"{_KNOWN} thistle bassoon gondola harpoon iguana", docs)
+
+
+def test_a_few_unknown_words_alone_are_no_sign(docs: CorpusProfile) -> None:
+    assert not find_signs("thistle bassoon gondola harpoon", docs)
+
+
+def test_a_corpus_of_few_words_does_not_know_those_of_its_language(profile: CorpusProfile) -> None:
+    text = "return each value of that name if it was in our list and then raise some error"
+    assert signs.FOREIGN_LANGUAGE not in [sign.kind for sign in find_signs(text, profile)]
+
+
+@pytest.mark.parametrize("character", ["\u200b", "\u00ad", "\u2060", "\u202e", "\u200d"])
+def test_invisible_characters_are_control_characters(docs: CorpusProfile, character: str) -> None:
+    found = find_signs(character.join(_KNOWN), docs, tokens=list(range(40)) * 4)
+    assert [sign.kind for sign in found] == [signs.CONTROL_CHARACTERS]
+    assert found[0].strength >= CLEAR
+
+
+def test_one_soft_hyphen_is_not_worth_showing(docs: CorpusProfile) -> None:
+    found = find_signs(f"{_KNOWN} and return the excep\u00adtion", docs)
+    assert all(sign.strength < CLEAR for sign in found)
+
+
+def test_joiners_that_a_script_asks_for_are_no_sign(docs: CorpusProfile) -> None:
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    assert not find_signs(f"{_KNOWN} {family}", docs)
+
+
+def test_invisible_characters_are_no_sign_in_a_corpus_that_has_them() -> None:
+    texts = ["\u00ad".join(text) for text in sentences(1, 400)]
+    assert not find_signs(texts[3], profile_of(texts))
+
+
+def test_quoted_printable_is_no_log(docs: CorpusProfile) -> None:
+    text = quopri.encodestring("Die Größe der Übertragung wäre größer für Bücher".encode())
+    found = find_signs(text.decode(), docs)
+    assert found[0].kind == signs.MIS_DECODED
+    assert found[0].strength >= CLEAR
+
+
+def test_settings_with_numbers_are_not_quoted_printable(docs: CorpusProfile) -> None:
+    found = find_signs("width=80 height=24 depth=16 retry=10 size=40 of the window", docs)
+    assert signs.MIS_DECODED not in [sign.kind for sign in found]
