@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-MAX_FAST_CPU_SECONDS: Final = 12.0
+MAX_FAST_CPU_SECONDS: Final = 6.0
 """Generous: a test over about one second should say so, but a busy machine, the first import of
 torch and the first language model cost too.
 """

@@ -10,6 +10,7 @@ from sonde.cli.main import run as sonde
 from sonde.forensics.rollback import plan_rollback
 from sonde.forensics.verdict import read_verdict
 from sonde.recorder.batch_file import KeptBatches
+from sonde.records.layout import RunLayout
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GARBLED = 333
@@ -43,7 +44,7 @@ def go_the_road(example: str, directory: Path, *arguments: object, num_ranks: in
     """The whole road, with a resume in the middle of an epoch; returns the host's way on."""
     command = command_of(example, "--directory", directory, *arguments, num_ranks=num_ranks)
     assert "The batch holds garbled text (" in start(command)
-    step = max(int(path.stem.partition("-")[2]) for path in (directory / "forensics").iterdir())
+    step = max(number for number, _ in RunLayout(directory).verdicts())
     assert sonde(["diagnose", str(directory), "--step", str(step), "--", *command]) == 0
     verdict = read_verdict(directory, step)
     first = verdict.causes[0]

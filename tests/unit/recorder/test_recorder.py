@@ -154,6 +154,7 @@ def test_two_micro_batches_make_one_update_with_the_mean_of_their_losses(tmp_pat
     assert same(bare.everything(), watched.everything())
 
 
+@pytest.mark.slow
 def test_with_hooks_alone_a_loop_is_recorded_and_events_are_investigated(tmp_path: Path) -> None:
     bare = Training()
     watched = Training(tmp_path / "run", settings=SETTINGS)

@@ -24,6 +24,8 @@ from sonde.forensics.causes.cause_rule import Blames, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.scene_evidence import SceneEvidence
 
+_OF_DAMAGE: Final = 0.5
+"""How much a finding counts if the checkpoint holds tensors that training cannot have made."""
 _FADED: Final = 0.5
 """What is left of a score beyond the reach of a loss."""
 
@@ -140,7 +142,11 @@ def judge(evidence: Evidence, *, name: str) -> CauseFinding | None:
     """Judge by what the run recorded at the restart before the step."""
     case = evidence.case
     report = evidence.once("resume report", lambda: last_report(case.run, case.step))
-    return find(name, report, case.step)
+    finding = find(name, report, case.step)
+    if finding is None or not evidence.is_replayed or not evidence.has_bad_tensors:
+        return finding
+    # The checkpoint itself is damaged: what was restored from it says no more than that.
+    return finding._replace(score=_OF_DAMAGE * finding.score)
 
 
 def judge_scene(scene: SceneEvidence, *, name: str) -> CauseFinding | None:
