@@ -11,7 +11,7 @@ question that the scene cannot answer is left to a replay.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sonde.checkpoint.resume_report import ResumeReport
@@ -94,8 +94,6 @@ class SceneEvidence:
     """What this process reported when it resumed, if it did."""
     preceded: Sequence[str] = ()
     """What had grown before the event, in sentences."""
-    texts_known: bool = field(default=True)
-    """Whether rows can be read as text."""
 
     @property
     def usual(self) -> float:
