@@ -35,6 +35,10 @@ a lot anyway.
 _SHORT_RUN: Final = 3
 _NEARLY: Final = 0.5
 """The overlap required of near-copies, in short runs, with one other sample."""
+_FEW_NEAR: Final = 5
+"""At least this many near-copies of one text are required if they are less than `_LEAST_SHARE` of
+the batch: a few texts with the same heading or licence are nearly the same too.
+"""
 _LEAST_RUNS: Final = 6
 """Samples with fewer short runs resemble each other by accident."""
 
@@ -117,10 +121,10 @@ def near_repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
             alike[place] += 1
             alike[other] += 1
     found = [place for place, num in enumerate(alike) if num]
-    if len(found) < _LEAST_SHARE * len(rows):
-        # A few texts with the same heading or licence are nearly the same too.
+    copies = max(alike, default=0) + 1
+    if len(found) < _LEAST_SHARE * len(rows) and copies < _FEW_NEAR:
         return Repeats(0.0, (), 1)
-    return Repeats(len(found) / max(len(rows), 1), tuple(found), max(alike, default=0) + 1)
+    return Repeats(len(found) / max(len(rows), 1), tuple(found), copies)
 
 
 def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
