@@ -58,6 +58,7 @@ from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
+from sonde.spikes.sample_judge import CountCharacters
 from sonde.spikes.spike_log import with_recorded_skips
 from sonde.spikes.spike_records import StepEntry
 
@@ -205,9 +206,7 @@ class Run:
 
     @cached_property
     def logger(self) -> Logger:
-        """The structured logger that writes to this run's stream; for other backends, create your
-        own `Logger`.
-        """
+        """The structured logger that writes to this run's stream."""
         stream = JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))
         return self._resources.enter_context(Logger([stream], rank=self.rank))
 
@@ -218,26 +217,28 @@ class Run:
         datasets: Mapping[str, Any] | None = None,
         agree: Callable[[bool], bool] | None = None,
         investigate: Callable[[Event, StepEntry], None] | None = None,
+        characters: CountCharacters | None = None,
     ) -> SpikeRecorder:
         """Return this rank's recorder of loss spikes: `run.spikes().observe(step, loss, …)`; the
         same object each time.
 
-        The arguments take effect at the first call and may not be given later; recorder.py explains
-        them.
+        The arguments take effect at the first call and may not be given later.
         """
         given: dict[str, Any] = {
             "settings": settings,
             "datasets": datasets,
             "agree": agree,
             "investigate": investigate,
+            "characters": characters,
         }
         if self._spikes is None:
+            checkpoints = CheckpointFolder(self.checkpoint_place)
             ledger = Ledger(
                 self.layout,
                 self.rank,
                 world_size=self.world_size,
                 data=describe_datasets(datasets or {}),
-                checkpoints=CheckpointFolder(self.checkpoint_place).steps,
+                checkpoints=checkpoints.steps,
             )
             given |= {"rank": self.rank, "world_size": self.world_size, "ledger": ledger}
             self._spikes = SpikeRecorder(self.records(SPIKES), **given)

@@ -14,9 +14,13 @@ from typing import Any, ClassVar
 
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context
+from sonde.data.datasets import BlockDataset, PairDataset
+from sonde.data.directory import DataDirectory
+from sonde.errors import SondeError
 from sonde.run import Run
+from sonde.spikes.bits_watch import CharacterCounts
 from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.spike_records import StepDetails
+from sonde.spikes.spike_records import StepDetails, StepEntry
 
 _logger = logging.getLogger("sonde")
 
@@ -29,7 +33,32 @@ def with_spikes(
         return callbacks
     dataset = getattr(data, "dataset", None)
     named = {} if dataset is None else {getattr(dataset, "name", ""): dataset}
-    return [*callbacks, SpikeCallback(run.spikes(datasets=named), seed=seed)]
+    spikes = run.spikes(datasets=named, characters=TargetCharacters(dataset))
+    return [*callbacks, SpikeCallback(spikes, seed=seed)]
+
+
+class TargetCharacters:
+    """Counts the characters of samples of a dataset of ours, whose tokenizer lies beside it."""
+
+    def __init__(self, dataset: object) -> None:
+        self._dataset = dataset
+        self._counts: CharacterCounts | None = None
+        self._is_possible = isinstance(dataset, (BlockDataset, PairDataset))
+
+    def __call__(self, entry: StepEntry, rows: Sequence[int]) -> list[int] | None:
+        """Return the number of characters of some rows of a step; None if it is not known."""
+        if not self._is_possible:
+            return None
+        dataset: Any = self._dataset
+        try:
+            if self._counts is None:
+                directory = DataDirectory(dataset.target.prefix.parent)
+                self._counts = CharacterCounts(directory.tokenizer().decode)
+            numbers = [entry.sample_ids[row][1] for row in rows]
+            return [self._counts.count(dataset[number].target.tolist()) for number in numbers]
+        except (SondeError, OSError, LookupError, TypeError, ValueError):
+            self._is_possible = False  # without a tokenizer, only losses are watched
+            return None
 
 
 class SpikeCallback(Callback):
@@ -71,9 +100,10 @@ class SpikeCallback(Callback):
         found = self.recorder.sample_event
         if found is not None and found.is_worth_a_look:
             _logger.info(
-                "a sample of step %d stands out, %.1f deviations above others of its length; `sonde"
-                " spikes %s --step %d` shows it",
-                *(found.step, found.z[0], context.run_directory or "RUN", found.step),
+                "a sample of step %d stands out: its %s, %.1f deviations above others of its"
+                " length; `sonde spikes %s --step %d` shows it",
+                *(found.step, found.measure, found.z[0]),
+                *(context.run_directory or "RUN", found.step),
             )
 
     def on_run_end(self, context: Context) -> None:

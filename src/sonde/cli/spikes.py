@@ -252,14 +252,10 @@ def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
     for place, sample in enumerate(outlying, 1):
         one = sample.ranked
         sentence = (
-            f"loss {number_text(one.loss)} at step {one.step} where samples of its length have "
+            f"loss {number_text(one.loss)} at step {one.step} where samples of its length have"
+            f" {number_text(one.expected)}, {wording.deviations(one)}"
         )
-        _show_sample(
-            console,
-            place,
-            sample,
-            f"{sentence}{number_text(one.expected)}, {one.z:.1f} deviations above",
-        )
+        _show_sample(console, place, sample, sentence)
 
 
 def _show_samples(

@@ -18,6 +18,7 @@ from sonde.checkpoint.resume_report import ResumeReport
 from sonde.data.skip_list import sample_name
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.forensics.verdict import Experiment, Suspect
+from sonde.spikes.sample_watch import LOSS
 from sonde.spread import Spread
 from sonde.texts.signs import Sign
 
@@ -84,6 +85,8 @@ class SceneEvidence:
     """Why the losses of rows are not known."""
     row_deviations: Sequence[float] = ()
     """If single rows stand out: how many deviations each of `rows` is from rows of its length."""
+    row_measure: str = LOSS
+    """If single rows stand out: what these deviations are about."""
     row_expected: Sequence[float] = ()
     """If single rows stand out: the loss that rows of their length have."""
     rates: Sequence[tuple[int, float]] = ()
@@ -185,7 +188,8 @@ class SceneEvidence:
         if self.metric == "sample":
             known = zip(blamed, self.row_expected, self.row_deviations, strict=False)
             return [
-                f"{row.describe()}, rows of its length {usual:.4g}: {far:.1f} deviations"
+                f"{row.describe()}, rows of its length {usual:.4g}: {far:.1f} deviations of its"
+                f" {self.row_measure}"
                 for row, usual, far in known
             ]
         worst = blamed[0]

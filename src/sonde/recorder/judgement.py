@@ -24,6 +24,7 @@ from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
 from sonde.log.device import Copy
 from sonde.recorder.alerting import EventAlerts
+from sonde.recorder.characters import RowCharacters
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
@@ -34,7 +35,7 @@ from sonde.recorder.training import Training
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
 from sonde.spikes.quiet_rules import SCALER_SKIPS, QuietFinding
-from sonde.spikes.sample_watch import SampleEvent
+from sonde.spikes.sample_watch import LOSS, SampleEvent
 from sonde.spikes.spike_records import StepEntry
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Judgement:
         on_event: str,
         alerts: EventAlerts,
     ) -> None:
-        """`keeper` receives the records, `alerts` tells others. The watchers become part of the
-        training's state.
-        """
+        """`keeper` receives the records, `alerts` tells others."""
         self._alerts = alerts
         self.on_event = on_event
         self._training = training
@@ -69,8 +68,12 @@ class Judgement:
         self._keeper = keeper
         self._guard = guard
         self._scene = Scene(training)
+        decode = training.decode
+        self._characters = None if decode is None else RowCharacters(decode, guard)
         self.spikes = self._run.spikes(
-            settings=self._options.spikes, investigate=self._on_event_begun
+            settings=self._options.spikes,
+            investigate=self._on_event_begun,
+            characters=None if decode is None else self._count_characters,
         )
         """The spike recorder."""
         training.named["sonde"] = self.spikes
@@ -209,6 +212,13 @@ class Judgement:
         if self.on_event != "record":
             self._react(update, event)
 
+    def _count_characters(self, entry: StepEntry, rows: Sequence[int]) -> list[int] | None:
+        """Return the number of characters of some rows of the update that is being judged."""
+        update = self._judged
+        if self._characters is None or update is None or update.step != entry.step:
+            return None
+        return self._characters.count(update, rows)
+
     def _react(self, update: Update, event: Event | None) -> None:
         """Do what `on_event` asks for."""
         if update.is_applied:
@@ -302,16 +312,14 @@ class Judgement:
                     text=suspect.text,
                 )
         if rows and found.is_worth_a_look:
-            jump = (
-                f"a sample's loss is {rows[0].loss:.4g}, samples of its length have"
-                f" {found.expected[0]:.4g}"
-            )
+            jump = _how_far_out(found, rows[0].loss)
             evidence = SceneEvidence(
                 step=found.step,
                 metric="sample",
                 rows=rows,
                 row_expected=found.expected,
                 row_deviations=found.z,
+                row_measure=found.measure,
             )
             self._alerts.sample(jump, self._write_verdict(jump, judged, evidence, started))
 
@@ -349,6 +357,13 @@ def _what_jumped(update: Update) -> str:
     return "the loss jumped"
 
 
+def _how_far_out(found: SampleEvent, loss: float) -> str:
+    """Say how far the worst outlying sample of a step, which has this loss, is from others."""
+    if found.measure == LOSS:
+        return f"a sample's loss is {loss:.4g}, samples of its length have {found.expected[0]:.4g}"
+    return f"a sample's {found.measure} are {found.z[0]:.1f} deviations above others of its length"
+
+
 def _in_a_line(verdict: Verdict) -> str:
     """Return the first cause of a verdict in a sentence: how sure it is, and the text it names."""
     first = verdict.causes[0]
@@ -369,7 +384,8 @@ def _rows(update: Update) -> dict[str, Any]:
     known = [micro.rows for micro in update.micro if micro.rows is not None]
     if len(known) < len(update.micro):
         return {}
-    losses, counts = known[0]
+    losses = known[0].losses
+    counts = known[0].counts
     if len(known) > 1:
         losses = torch.cat([torch.as_tensor(rows.losses) for rows in known])
         counts = torch.cat([torch.as_tensor(rows.counts) for rows in known])

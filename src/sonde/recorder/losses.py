@@ -160,9 +160,10 @@ def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
         counts = (target != ignored).view(num_rows, -1).sum(1)
         return RowMeans(tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)
     # numpy costs half of torch here
-    counts = np.add.reduce((target.numpy() != ignored).reshape(num_rows, -1), 1)
+    targets = target.numpy().reshape(num_rows, -1)
+    counts = np.add.reduce(targets != ignored, 1)
     losses = np.add.reduce(tokens.numpy().reshape(num_rows, -1), 1)
-    return RowMeans(losses / np.maximum(counts, 1), counts)
+    return RowMeans(losses / np.maximum(counts, 1), counts, targets, ignored)
 
 
 def _node(first: Any) -> Any | None:

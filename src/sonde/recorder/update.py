@@ -39,6 +39,10 @@ class RowMeans(NamedTuple):
     """The mean loss of each row, 0 for a row without targets: an array, or a tensor on a device."""
     counts: Any
     """The number of targets in each row."""
+    targets: Any = None
+    """The targets of each row: an array. None on a device, where reading them would wait."""
+    ignored: int = 0
+    """The target that does not count."""
 
 
 class Forward:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rich import filesize
 
 from sonde.data.skip_list import sample_name
+from sonde.spikes.sample_watch import LOSS
 
 INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
@@ -108,6 +109,13 @@ def origin(named: Any, sample: Any) -> list[str]:
     document = "" if sample.document is None else f"document {sample.document}"
     place = sample.file if sample.line is None else f"{sample.file}:{sample.line}"
     return [fact for fact in (sample_name(named.dataset, named.sample), document, place) if fact]
+
+
+def deviations(sample: Any) -> str:
+    """Say how far a sample that stood out is above others of its length."""
+    if sample.measure == LOSS:
+        return f"{sample.z:.1f} deviations above"
+    return f"{sample.measure} {sample.z:.1f} deviations above"
 
 
 def about_run(manifest: Any) -> dict[str, str]:

@@ -43,12 +43,12 @@ from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.sample_watch import RISK, SampleEvent, SampleWatch
+from sonde.spikes.sample_judge import CountCharacters, SampleJudge
+from sonde.spikes.sample_watch import RISK, SampleEvent
 from sonde.spikes.spike_records import (
     SpikeWriter,
     StepDetails,
     StepEntry,
-    are_few,
     is_filler,
     is_tensor,
 )
@@ -128,12 +128,14 @@ class SpikeRecorder:
         agree: Callable[[bool], bool] | None = None,
         investigate: Callable[[Event, StepEntry], None] | None = None,
         ledger: Ledger | None = None,
+        characters: CountCharacters | None = None,
     ) -> None:
         """`file` receives the records; a path is opened. `datasets` are described in it, so that
         their text can be found later.
 
         `ledger` receives the history of every sample. `investigate` is called when an event begins,
-        before it is written, and may add details about the step.
+        before it is written, and may add details about the step. `characters` counts those of some
+        rows of a step; with it, rows that stand out by their bits per character are noticed too.
         """
         self.settings = settings or SpikeSettings()
         self.rank = rank
@@ -152,7 +154,7 @@ class SpikeRecorder:
         rule = self.settings.grad_norm_rule
         risk = self.settings.sample_risk
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
-        self._watch = None if risk is None else SampleWatch(risk)
+        self._samples = None if risk is None else SampleJudge(risk, characters)
         # an event of the matched mean that no step has taken up yet
         self._matched: Event | None = None
         self.sample_event: SampleEvent | None = None
@@ -178,7 +180,7 @@ class SpikeRecorder:
             with self._lock:
                 entry = StepEntry(step, loss, details)
                 self.sample_event = begun = None
-                if entry.sample_losses is not None and self._watch is not None:
+                if entry.sample_losses is not None and self._samples is not None:
                     # What an entry holds of a tensor on the CPU is no tensor, so tensors in it are
                     # on a device.
                     if is_tensor(entry.sample_losses) or is_tensor(entry.token_counts):
@@ -250,9 +252,9 @@ class SpikeRecorder:
         is flushed to disk first.
         """
         samples = None
-        if self._watch is not None:
+        if self._samples is not None:
             self._drain(wait=True)
-            samples = {"watch": self._watch.state_dict(), "num_events": self._num_sample_events}
+            samples = {**self._samples.state_dict(), "num_events": self._num_sample_events}
             if self._ledger is not None:
                 self._ledger.mark()
         return {
@@ -269,8 +271,8 @@ class SpikeRecorder:
         self._loss.load_state_dict(state["loss"])
         if self._grad_norm and state.get("grad_norm"):
             self._grad_norm.load_state_dict(state["grad_norm"])
-        if self._watch and state.get("samples"):
-            self._watch.load_state_dict(state["samples"]["watch"])
+        if self._samples and state.get("samples"):
+            self._samples.load_state_dict(state["samples"])
             self._num_sample_events = int(state["samples"]["num_events"])
         self._event = self._open_event() if state["event_is_open"] else None
 
@@ -303,27 +305,21 @@ class SpikeRecorder:
         """Judge the samples of a step, enter them in the ledger, and write the outliers, as often
         as the settings allow.
         """
-        losses = entry.sample_losses
-        counts = entry.token_counts
-        watch = self._watch
-        assert watch is not None
-        if not (are_few(losses, float) and (counts is None or are_few(counts, int))):
-            losses = np.asarray(losses)
-            counts = None if counts is None else np.asarray(counts)
-        if len(losses) == 1 and is_filler(entry.sample_ids):
+        assert self._samples is not None
+        if len(entry.sample_losses) == 1 and is_filler(entry.sample_ids):
             # nothing to enter, but it marks that this step is repeated
             if self._ledger is not None:
                 self._ledger.add(entry.step, [], np.zeros(0))
             return
-        z, found, begun = watch.observe(entry.step, losses, counts)
-        self._matched = begun or self._matched
+        judged = self._samples.judge(entry)
+        self._matched = judged.begun or self._matched
         if self._ledger is not None:
-            self._ledger.add(entry.step, entry.sample_ids, z)
-        if found is not None:
-            self.sample_event = found
+            self._ledger.add(entry.step, entry.sample_ids, judged.z)
+        if judged.outliers is not None:
+            self.sample_event = judged.outliers
             self._num_sample_events += 1
             if self._num_sample_events <= _MAX_SAMPLE_RECORDS:
-                self._writer.samples(found, entry)
+                self._writer.samples(judged.outliers, entry)
 
     def _judge(self, entry: StepEntry) -> Event | None:
         loss = entry.loss
@@ -400,7 +396,7 @@ class SpikeRecorder:
             return self._loss.open
         if self._grad_norm and self._grad_norm.open:
             return _in_norms(self._grad_norm.open)
-        return self._watch.mean.open if self._watch else None
+        return self._samples.open_event if self._samples else None
 
     def _end(self, *, over: bool) -> None:
         event = self._event

@@ -35,6 +35,9 @@ from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpa
 
 MATCHED_LOSS: Final = "matched_loss"
 """The metric name of a step's mean adjusted for length, in deviations."""
+LOSS: Final = "loss"
+BITS: Final = "bits per character"
+"""What a sample may stand out by."""
 RISK: Final = 1e-5
 """The probability per sample that noise alone exceeds the limit."""
 _MIN_Z: Final = 4.8
@@ -193,6 +196,8 @@ class SampleEvent:
     """The limit for z."""
     is_worth_a_look: bool
     """Whether this is the first outlier in 1,000 steps."""
+    measure: str = LOSS
+    """What `z` and `limit` are about: the loss per token, or the bits per character."""
 
 
 class SampleWatch:

@@ -32,6 +32,7 @@ from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manifest
 from sonde.records.reader import Record, read_records
 from sonde.spikes.detectors import Event, merge_events
+from sonde.spikes.sample_watch import LOSS
 from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END
 
 MANIFEST_FIELD: Final = "skip_lists"
@@ -70,7 +71,9 @@ class RankedSample:
     expected: float | None = None
     """The expected loss for its length at that time."""
     z: float | None = None
-    """How far above that its loss was, in deviations."""
+    """How far it was above samples of its length, in deviations."""
+    measure: str = LOSS
+    """What it stood out by: its loss, or its bits per character."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +250,12 @@ def _outlying(record: Record, rank: int) -> list[RankedSample]:
     time = float(record["time"])
     found = []
     for row in record["samples"]:
-        details = {"expected": float(row["expected"]), "z": float(row["z"]), "share": math.nan}
+        details: dict[str, Any] = {
+            "expected": float(row["expected"]),
+            "z": float(row["z"]),
+            "measure": str(record.get("measure", LOSS)),
+            "share": math.nan,
+        }
         values = row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses")
         found.append(_sample(rank, *values, step=step, time=time, **details))
     return found

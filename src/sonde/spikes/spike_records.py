@@ -350,7 +350,12 @@ class SpikeWriter:
                 }
                 for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
             ]
-            return {"num_samples": len(losses), "limit": event.limit, "samples": samples}
+            return {
+                "num_samples": len(losses),
+                "measure": event.measure,
+                "limit": event.limit,
+                "samples": samples,
+            }
 
         self._write(SAMPLE, event.step, make)
 

@@ -42,6 +42,7 @@ class Training:
             losses[rows].tolist(),
             lengths[rows].tolist(),
             characters[rows].astype(int).tolist(),
+            [3.0] * len(rows),
         )
 
 
@@ -78,7 +79,7 @@ def test_nothing_is_judged_before_enough_was_seen() -> None:
 
 def test_numbers_that_are_not_finite_are_neither_judged_nor_learnt(training: Training) -> None:
     level = training.bits.model.level
-    assert training.bits.observe(601, [3], [float("nan")], [64], [256]) is None
+    assert training.bits.observe(601, [3], [float("nan")], [64], [256], [3.0]) is None
     assert training.bits.model.level == level
 
 
@@ -86,7 +87,7 @@ def test_a_restored_watch_goes_on_as_if_nothing_had_happened(training: Training)
     other = BitsWatch()
     other.load_state_dict(json.loads(json.dumps(training.bits.state_dict())))
     for watch in (training.bits, other):
-        watch.observe(601, [BAD], [3.2], [64], [250])
+        watch.observe(601, [BAD], [3.2], [64], [250], [3.0])
     assert other.state_dict() == training.bits.state_dict()
 
 

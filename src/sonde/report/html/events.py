@@ -157,7 +157,7 @@ def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
     if not math.isnan(ranked.share):
         share = [bar(ranked.share), tag("span", f"{wording.percent(ranked.share)} of the step")]
     if ranked.z is not None and ranked.expected is not None:
-        far = f"{ranked.z:.1f} deviations above {wording.number(ranked.expected)}"
+        far = f"expected {wording.number(ranked.expected)}: {wording.deviations(ranked)}"
         share.append(tag("span", far))
     where = tag("span", " · ".join(sentences), class_="where")
     source = wording.shortened(sample.source_text, _MAX_TEXT)
