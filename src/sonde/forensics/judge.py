@@ -32,6 +32,10 @@ _BEFORE_SAMPLES: Final[frozenset[Family]] = frozenset({"numbers", "setting", "st
 """What these families explain is no longer to be explained by samples that merely are hard."""
 _OF_ROWS: Final[frozenset[Family]] = frozenset({"text", "pair", "sample"})
 """The causes of these families are rows of the step."""
+_LIKELY: Final = 0.5
+"""At a calm step, where nothing asks for an explanation, a cause comes before "nothing wrong" only
+if it is at least this likely.
+"""
 _LEAST: Final = 0.02
 """Causes with a lower confidence are not listed."""
 
@@ -96,7 +100,10 @@ def _ranked(
             confidence = left * confidence_of(place, rule.family, finding.score)
             causes.append(rule.cause(name, finding, confidence, step, is_calm=is_calm))
     listed = [cause for cause in causes if cause.confidence >= _LEAST]
-    return sorted(listed or causes, key=lambda cause: -cause.confidence)
+    ranked = sorted(listed or causes, key=lambda cause: -cause.confidence)
+    if is_calm and ranked[0].confidence < _LIKELY:
+        ranked.sort(key=lambda cause: cause.cause != NOTHING)
+    return ranked
 
 
 def _has(evidence: Evidence, need: Need) -> bool:

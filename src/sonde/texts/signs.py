@@ -3,9 +3,9 @@ each as a `Sign` with evidence.
 
 A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their
 tail). Markup is therefore no sign in a corpus of markup, and a text in one of the corpus's own
-languages is never foreign. Cheap statistics screen all texts at once; only flagged texts get a
-closer look. A strength of 0.5 or more is worth showing by itself; weaker signs count when many
-texts have them.
+languages is foreign only if the corpus knows hardly any of its words. Cheap statistics screen all
+texts at once; only flagged texts get a closer look. A strength of 0.5 or more is worth showing by
+itself; weaker signs count when many texts have them.
 """
 
 import unicodedata
@@ -101,6 +101,10 @@ _LEAST_VOCABULARY: Final = 500
 _FEW_KNOWN: Final = 0.6
 """Few words are known, and few are common, when their shares are below this fraction of the usual
 ones.
+"""
+_MOSTLY_KNOWN: Final = 0.5
+"""A text with this fraction of the usual share of known words is not garbled, unless its letters
+are.
 """
 _SHORT: Final = 40
 """In a text of at most this many characters, a single sign may be a tag that covers it."""
@@ -452,6 +456,9 @@ class _Reader:
         )
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return self._unknown_words()
+        known = self.values["known_words"] / max(usual["known_words"].median, 1e-9)
+        if known > _MOSTLY_KNOWN and not plausible < _PLAUSIBLE:
+            return None  # words of the corpus among something else: a list, a record, a template
         sentence = "it reads like no known language"
         self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:

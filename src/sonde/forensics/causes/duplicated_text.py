@@ -39,6 +39,12 @@ _FEW_NEAR: Final = 5
 """At least this many near-copies of one text are required if they are less than `_LEAST_SHARE` of
 the batch: a few texts with the same heading or licence are nearly the same too.
 """
+_OF_COPIES: Final = 0.65
+_OF_NEAR_COPIES: Final = 0.5
+"""The scores. Text from a pattern, such as code and tables, is nearly the same too, so near-copies
+are never sure.
+"""
+_PER_SHARE: Final = 0.3
 _LEAST_RUNS: Final = 6
 """Samples with fewer short runs resemble each other by accident."""
 
@@ -49,7 +55,10 @@ def judge(evidence: Evidence) -> CauseFinding | None:
     others = [
         [_whole(row) for row in evidence.lab.rows_of(batch)] for batch in evidence.lab.other_batches
     ]
-    for find, say in ((repeats_within, "mostly"), (near_repeats_within, "nearly")):
+    for find, say, base in (
+        (repeats_within, "mostly", _OF_COPIES),
+        (near_repeats_within, "nearly", _OF_NEAR_COPIES),
+    ):
         here = find(rows)
         elsewhere = [find(batch) for batch in others]
         if not _is_unusual(here, elsewhere, len(rows), sum(map(len, others))):
@@ -60,7 +69,7 @@ def judge(evidence: Evidence) -> CauseFinding | None:
             f"{len(alike)} of its {len(rows)} samples say {say} the same; in other batches"
             f" at most {usual:.0%} do"
         )
-        score = 0.65 + 0.3 * min(1.0, (here.share - usual) / 0.4)
+        score = base + _PER_SHARE * min(1.0, (here.share - usual) / 0.4)
         return CauseFinding(score=score, evidence=[sentence], suspects=evidence.suspects(alike))
     return None
 

@@ -8,8 +8,9 @@ sample's loss and bits per character are among samples of its length, with how m
 batch share the sign, and with how much of the excess loss is theirs.
 
 One row of a large batch has next to no part of the loss, and none of the excess if it takes many
-cheap tokens. It therefore has a probability of its own, fitted to single rows of batches of 32 and
-to the signs of clean steps: a clear, rare sign counts with the deviations of loss and bits.
+cheap tokens. Where no other sample is far out, it therefore has a probability of its own, fitted to
+single rows of batches of 32 and to the signs of clean steps: a clear, rare sign counts with the
+deviations of loss and bits.
 """
 
 import math
@@ -43,6 +44,8 @@ _ALONE_PER_EXPECTED: Final = -1.73
 _ALONE_PER_Z: Final = 1.28
 _ALONE_PER_BITS_Z: Final = 0.32
 """The log-odds of a sample by itself. All but the base are for a sign of strength 1."""
+_OTHERS_FAR: Final = 4.0
+"""A sample is not alone if another is this many deviations out."""
 _MOST_Z: Final = 6.0
 _MOST_BITS_Z: Final = 12.0
 """More deviations say no more."""
@@ -149,7 +152,16 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | No
     odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * expected)
     odds += _PER_RARITY * rarity + _PER_CROWD * crowd
     odds += _PER_PART * (shared if part is None else part)
-    return 1 / (1 + math.exp(-max(odds, odds_alone(sign, seen, expected))))
+    if _is_alone(evidence, seen):
+        odds = max(odds, odds_alone(sign, seen, expected))
+    return 1 / (1 + math.exp(-odds))
+
+
+def _is_alone(evidence: Evidence, seen: SeenSample) -> bool:
+    """Return whether no other sample of the step is far out: where several are, what they share
+    explains the step, not the sign of one.
+    """
+    return not any(other.z > _OTHERS_FAR for other in evidence.samples if other is not seen)
 
 
 def odds_alone(sign: Sign, seen: SeenSample, expected: float) -> float:
