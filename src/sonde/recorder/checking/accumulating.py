@@ -62,6 +62,8 @@ def _inside_one_step(
     """Measure the backward passes within one call of the step function, which may also be those of
     several tasks.
     """
+    if len(roots) > 1 and not any(root.calls for root in roots):
+        return Accumulation(num_micro=len(roots), unknown=_UNCLEAR)
     if any(not root.calls for root in roots):
         return Accumulation(num_micro=1)  # several losses of one forward pass
     if not _are_clear(roots):
