@@ -44,8 +44,8 @@ class Loop:
     def __init__(self, folder: Path, *, seed: int = 1, options: RecorderOptions | None = None):
         torch.manual_seed(seed)
         self.folder = folder
-        self.model = Net()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.model = self.make_model()
+        self.optimizer = self.make_optimizer()
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min(1.0, (step + 1) / 8) * 0.99**step
         )
@@ -62,12 +62,18 @@ class Loop:
         generator = torch.Generator().manual_seed(5)
         self.rows = torch.randint(0, 30, (100 * NUM_ROWS, 7), generator=generator)
 
+    def make_model(self) -> Net:
+        return Net()
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.01)
+
     def batch(self, number: int) -> dict[str, Any]:
         """The batch after `number` others, in the order of the data."""
-        rows = self.rows[number * NUM_ROWS : (number + 1) * NUM_ROWS]
+        first = number * NUM_ROWS
+        rows = self.rows[first : first + NUM_ROWS]
         batch: dict[str, Any] = {"x": rows[:, :-1], "y": rows[:, 1:]}
         if self.with_ids:
-            first = number * NUM_ROWS
             batch["sample_ids"] = list(range(first, first + NUM_ROWS))
         return batch
 
@@ -123,12 +129,15 @@ def resume(
     folder: Path,
     spoil: Callable[[Loop], None] = Loop.load,
     *,
+    kind: type[Loop] = Loop,
     data_from: int = SAVED,
     with_ids: bool = False,
     **options: Any,
 ) -> ResumeReport:
-    """Start again, load with `spoil`, train three steps, and return what was reported."""
-    loop = Loop(folder, options=RecorderOptions(**options))
+    """Start a loop of a kind again, load with `spoil`, train three steps, and return what was
+    reported.
+    """
+    loop = kind(folder, options=RecorderOptions(**options))
     loop.with_ids = with_ids
     spoil(loop)
     with contextlib.suppress(TrainingStopped):

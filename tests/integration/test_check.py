@@ -17,6 +17,7 @@ from sonde.records.manifest import read_manifest
 SCRIPTS = Path(__file__).parents[1] / "check_scripts"
 LANGUAGE_MODEL = str(SCRIPTS / "language_model.py")
 HOSTS = str(SCRIPTS / "hosts.py")
+OWN_TRAINER = str(SCRIPTS / "own_trainer.py")
 ACCUMULATION = str(SCRIPTS / "accumulation.py")
 PLANTED = {
     "unshifted": "label_shift",
@@ -141,6 +142,26 @@ def test_hosts_are_checked_too(tmp_path: Path, host: str, bug: str, names: set[s
     states = {result["name"]: result["status"] for result in document["results"]}
     assert states["accumulation"] == "fine"
     assert not list(tmp_path.rglob("checkpoint-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "update_freq", "names"), [("none", 2, set()), ("unshifted", 1, {"label_shift"})]
+)
+def test_our_own_trainer_is_checked_without_a_line_added(
+    tmp_path: Path, bug: str, update_freq: int, names: set[str]
+) -> None:
+    run = tmp_path / "run"
+    script = [OWN_TRAINER, str(run), "--bug", bug, "--update-freq", str(update_freq)]
+    code, document = answer(*script)
+
+    assert code == int(bool(names))
+    assert wrong(document) == names
+    fine = {result["name"] for result in document["results"] if result["status"] == "fine"}
+    assert {"dropout", "determinism", "one_batch"} <= fine
+    assert ("accumulation" in fine) == (update_freq > 1)
+    assert not list(tmp_path.rglob("checkpoint*/*"))
+    assert not run.exists()
 
 
 @pytest.mark.slow

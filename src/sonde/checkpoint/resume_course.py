@@ -156,6 +156,8 @@ def _rate_reason(before: Before, now: Now, scheduled: Finding | None) -> str:
     if scheduled is not None and scheduled.status == LOST:
         where = scheduled.text.partition(":")[0]
         return f"the schedule {where}" if where == "began again" else f"the schedule is {where}"
+    if now.state.optimizer != before.state.optimizer:
+        return ""  # another optimizer needs another rate
     is_scheduled = scheduled is not None and scheduled.status == SAME
     if is_scheduled and now.state.counts != before.state.counts:
         # The scheduler was restored; the rate is with the optimizer, which was not.
@@ -405,12 +407,22 @@ def mode(before: Before, now: Now) -> Finding | None:
     added = [name for name in own.others if name not in was.others]
     gone = [name for name in was.others if name not in own.others]
     other = "eval" if own.is_training else "train"
+    if added and own.is_training and _hold_all_trained(added, now.state):
+        text = f"everything that is trained is in eval mode now: {listed(added)}"
+        return Finding(what=MODE, status=LOST, text=text)
     if added:
         return Finding(what=MODE, status=CHANGED, text=f"in {other} mode now: {listed(added)}")
     if gone:
         text = f"no longer in {other} mode: {listed(gone)}"
         return Finding(what=MODE, status=CHANGED, text=text)
     return Finding(what=MODE, status=SAME, text=f"{_mode_name(own)}, as it was")
+
+
+def _hold_all_trained(modules: Sequence[str], state: StateDigest) -> bool:
+    """Return whether all tensors that are trained belong to these modules."""
+    prefixes = tuple(f"{module}." for module in modules)
+    trained = [name for name, tensor in state.tensors.items() if tensor.is_trainable]
+    return bool(trained) and all(name.startswith(prefixes) for name in trained)
 
 
 def _mode_before(before: Before) -> Mode | None:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -14,6 +14,8 @@ from sonde.records.files import write_file
 from sonde.records.layout import RunLayout
 from sonde.records.replay_order import CHECK, ReplayOrder, launch
 from sonde.records.values import encode
+
+_TRAINER_STEPS: Final = "sonde.recorder.checked_steps:CheckedSteps"
 
 
 def check(*command: str, json: bool = False) -> int:
@@ -48,7 +50,9 @@ def check(*command: str, json: bool = False) -> int:
 
 def check_script(command: Sequence[str]) -> tuple[CheckReport, Path]:
     """Run a script for a check; return the report, and the run directory that the script names."""
-    answer: Any = launch(ReplayOrder(run="", verb=CHECK), command, None)
+    answer: Any = launch(
+        ReplayOrder(run="", verb=CHECK, trainer_steps=_TRAINER_STEPS), command, None
+    )
     return report_of(answer["check"]), Path(answer["directory"])
 
 

@@ -11,7 +11,7 @@ template for its types and devices, so no type is ever named in a file.
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -80,9 +80,19 @@ def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any
         return {"d": [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]}
     if isinstance(value, (list, tuple)):
         return {"l": [_flatten(inner, tree, depth + 1) for inner in value]}
-    fields = getattr(value, "__dict__", None)
-    if isinstance(fields, dict) and not callable(value) and not isinstance(value, Iterator):
-        return {"o": [[key, _flatten(inner, tree, depth + 1)] for key, inner in fields.items()]}
+    own = _attributes(value)
+    if own is not None and not callable(value) and not isinstance(value, Iterator):
+        return {"o": [[key, _flatten(inner, tree, depth + 1)] for key, inner in own.items()]}
+    return None
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object by name; those of a dataclass also if it has slots."""
+    found = getattr(value, "__dict__", None)
+    if isinstance(found, dict):
+        return found
+    if is_dataclass(value) and not isinstance(value, type):
+        return {part.name: getattr(value, part.name) for part in fields(value)}
     return None
 
 
@@ -155,15 +165,21 @@ def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
             return type(template)(*parts) if hasattr(template, "_fields") else tuple(parts)
         return parts
     if kind == "o":
-        made = copy.copy(template)
-        own = vars(template)
-        for key, one in content:
-            if key in own:
-                object.__setattr__(made, key, _rebuild(one, leaves, own[key]))
-        return made
+        return _rebuild_object(content, leaves, template)
     if kind == "x":
         return template
     raise ValueError(f"{tree!r:.100} is no part of a batch")
+
+
+def _rebuild_object(content: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    own = _attributes(template)
+    if own is None:
+        raise TypeError(f"a {type(template).__name__} has no attributes")
+    made = copy.copy(template)
+    for key, inner in content:
+        if key in own:
+            object.__setattr__(made, key, _rebuild(inner, leaves, own[key]))
+    return made
 
 
 def tokens_of(batch: Any) -> Tensor | None:
@@ -192,8 +208,8 @@ def _tokens_of(batch: Any, depth: int) -> Tensor | None:
     if isinstance(batch, (list, tuple)):
         is_row = bool(batch) and all(type(row) is int for row in batch)
         return torch.tensor(batch) if is_row else _first(batch, depth)
-    fields = getattr(batch, "__dict__", None)
-    return _tokens_of(fields, depth + 1) if isinstance(fields, dict) else None
+    own = _attributes(batch)
+    return None if own is None else _tokens_of(own, depth + 1)
 
 
 def _has_tokens(tensor: Tensor) -> bool:

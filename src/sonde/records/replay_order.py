@@ -117,6 +117,8 @@ class ReplayOrder:
     """How to replay it."""
     dump: bool = False
     """Whether to dump the tensors of the step."""
+    trainer_steps: str = ""
+    """In a check: the MODULE:CLASS that makes the updates of sonde's own trainer."""
 
 
 def is_replay() -> bool:

@@ -36,6 +36,7 @@ from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
 from sonde.checkpoint.weights import bare, check_fit
 from sonde.errors import RunError, SettingError, SondeError
 from sonde.records.journal import read_events
+from sonde.records.replay_order import is_check
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 from sonde.train.settings import TrainerSettings
@@ -289,9 +290,9 @@ class Checkpoints:
         self, step: int, collect: Callable[[], dict[str, Any]], about: Mapping[str, Any]
     ) -> None:
         """Start saving, unless this step is already saved. Every rank must call it, since `collect`
-        communicates.
+        communicates. In a check nothing is saved: the folder may be outside the run.
         """
-        if self._saver is None or self._saved_at == step:
+        if self._saver is None or self._saved_at == step or is_check():
             return
         state = collect()
         self._saved_at = step

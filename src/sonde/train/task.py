@@ -139,6 +139,11 @@ def has_state(data: Any) -> bool:
     )
 
 
+def tells_position(data: TrainingData) -> bool:
+    """Return whether data resume where they were, also in the middle of an epoch."""
+    return not isinstance(data, _Loader) or data.tells_position
+
+
 class _Loader:
     """Wraps any iterable. The position comes from its samplers, if they have one."""
 
@@ -151,13 +156,18 @@ class _Loader:
             {id(sampler): sampler for sampler in samplers if sampler is not None}.values()
         )
         self._positions = [sampler for sampler in self._samplers if has_state(sampler)]
-        if not self._positions:
+        if not self.tells_position:
             _logger.warning(
                 "%s does not tell its position: a run that is resumed begins its epoch anew. One"
                 " with a state_dict (torchdata's StatefulDataLoader, or a sampler that has one)"
                 " resumes exactly",
                 type(data).__name__,
             )
+
+    @property
+    def tells_position(self) -> bool:
+        """Whether a sampler knows where it is."""
+        return bool(self._positions)
 
     def __iter__(self) -> Iterator[Any]:
         for sampler in self._samplers:

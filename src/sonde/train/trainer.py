@@ -39,8 +39,10 @@ from sonde.errors import SettingError
 from sonde.log.logger import Logger
 from sonde.metrics import stack as metrics
 from sonde.records.layout import STEPS
+from sonde.records.replay_order import is_check
 from sonde.run import Run
 from sonde.train import determinism
+from sonde.train.check_seam import update_maker
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
 from sonde.train.held_out import Evaluations, held_out_data
 from sonde.train.rates import AnySchedule, Rates
@@ -49,7 +51,6 @@ from sonde.train.resuming import record_state, tell_resume
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import UpdateStep
 from sonde.train.stopping import FinitenessCheck, StopWhen, stop_signals
 from sonde.train.task import (
     Task,
@@ -123,7 +124,8 @@ class Trainer:
         is usable, unless `start_over` is true. After SIGTERM or Ctrl-C it raises SystemExit (143,
         130) once the checkpoint is saved.
         """
-        if self.run is not None and self.settings.watch_spikes:
+        # in a check, the recorder watches
+        if self.run is not None and self.settings.watch_spikes and not is_check():
             callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
         if self.heal is None:
             return self._train(stop, callbacks, start_over)
@@ -205,7 +207,7 @@ class _Loop:
             context.checkpoint_plan, run, trainer.settings, trainer.event
         )
         self._sync = choose_sync(trainer.task.model, trainer.settings)
-        self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
+        self._step = update_maker(trainer.task, trainer.optimizer, self._sync, self._settings, run)
         steps = run.records(STEPS) if run is not None and run.rank == 0 else None
         self._reporter = Reporter(
             trainer.logger, interval=trainer.settings.log_interval, steps=steps
@@ -257,10 +259,9 @@ class _Loop:
         return self._reason
 
     def _resume(self, start_over: bool) -> None:
-        step = self._checkpoints.restore(
-            self._state, self._trainer.task.model, start_over=start_over
-        )
-        if step is None and self._trainer.heal is not None:
+        trainer = self._trainer
+        step = self._checkpoints.restore(self._state, trainer.task.model, start_over=start_over)
+        if step is None and trainer.heal is not None:
             self._save()  # rollback may return to the beginning too
         if step is None:
             return
@@ -268,9 +269,10 @@ class _Loop:
         last = self._state.evaluation
         self._evaluations.resume(last.step)
         self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
-        self._trainer.event("resume", step=step, epoch=done + 1)
-        if self._trainer.run is not None:
-            tell_resume(self._trainer.run, self._live, step, self._trainer.rates.lr(step))
+        trainer.event("resume", step=step, epoch=done + 1)
+        if trainer.run is not None:
+            rate = trainer.rates.lr(step)
+            tell_resume(trainer.run, self._live, step, rate, num_epochs=done, data=trainer.data)
 
     def _epoch(self) -> None:
         self._context.show(epoch=self._counters.num_epochs + 1)

@@ -47,16 +47,41 @@ def lost(report: ResumeReport) -> set[str]:
     return {finding.what for finding in report.lost}
 
 
-def train_hf(folder: Path, end: int, **given: Any) -> None:
+def others(report: ResumeReport) -> set[str]:
+    """What is not as it was, as an alarm or as a fact."""
+    return {finding.what for finding in report.findings if finding.status in ("lost", "changed")}
+
+
+def scaler() -> torch.amp.GradScaler:
+    """A scaler that has grown after a few steps."""
+    return torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
+
+
+def leave_over(how: str, model: nn.Module) -> None:
+    """Leave a mode or a frozen layer over, as something before the training might."""
+    if how == "eval mode":
+        model.eval()
+    if how == "frozen layer":
+        frozen: Any = model.get_submodule("embedding")
+        frozen.weight.requires_grad_(False)
+
+
+def train_hf(folder: Path, end: int, how: str = "", **given: Any) -> None:
+    from accelerate import skip_first_batches
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from sonde.integrations.huggingface import SondeCallback
 
-    moves_schedule = given.pop("moves_schedule", False)
+    class Own(Trainer):  # type: ignore[misc]  # transformers is Any
+        def get_train_dataloader(self) -> Any:
+            loader = super().get_train_dataloader()
+            # the Trainer skips what was trained on, and so does this
+            return skip_first_batches(loader, 3) if how == "data skipped twice" else loader
 
     class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is Any
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            if moves_schedule:
+            leave_over(how, parts["model"])
+            if how == "a step off":
                 parts["lr_scheduler"].step()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -75,7 +100,9 @@ def train_hf(folder: Path, end: int, **given: Any) -> None:
     )
     data: Any = [{"input_ids": row} for row in rows()]
     callbacks = [SondeCallback(folder / "run"), Stop()]
-    trainer = Trainer(Small(), settings, train_dataset=data, callbacks=callbacks)
+    trainer = Own(Small(), settings, train_dataset=data, callbacks=callbacks)
+    if "scaler" in how:
+        trainer.accelerator.scaler = scaler()
     trainer.train(resume_from_checkpoint=resumes)
 
 
@@ -148,8 +175,7 @@ def test_a_trainer_says_which_part_of_its_checkpoint_is_wrong(
     shutil.copytree(trained_hf, folder)
     checkpoint = folder / "out" / f"checkpoint-{SAVED}"
     spoil_within(checkpoint, how)
-    moves = how == "a step off"
-    train_hf(folder, SAVED + 2, resume_from_checkpoint=str(checkpoint), moves_schedule=moves)
+    train_hf(folder, SAVED + 2, how, resume_from_checkpoint=str(checkpoint))
     (report,) = read_reports(folder / "run")
     assert expected in lost(report)
     assert lost(report) <= {expected, "rate"}
@@ -175,9 +201,43 @@ def test_a_trainer_says_what_its_arguments_change(
     assert (found.status, lost(report) <= {part}) == (expected, True)
 
 
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("frozen layer", {"trainable"}),
+        ("data skipped twice", {"data"}),
+        ("eval mode", set()),  # the Trainer calls train() at every step
+    ],
+)
+def test_a_trainer_says_what_is_left_over_or_skipped(
+    trained_hf: Path, tmp_path: Path, how: str, expected: set[str]
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained_hf, folder)
+    checkpoint = folder / "out" / f"checkpoint-{SAVED}"
+    train_hf(folder, SAVED + 2, how, resume_from_checkpoint=str(checkpoint))
+    (report,) = read_reports(folder / "run")
+    assert others(report) == expected
+
+
+@pytest.mark.parametrize("without", ["", "scaler.pt"])
+def test_a_trainer_says_that_its_scaler_began_again(tmp_path: Path, without: str) -> None:
+    # without fp16, the Trainer would clip the scaled gradients
+    train_hf(tmp_path, SAVED + 2, "scaler", max_grad_norm=0)
+    checkpoint = tmp_path / "out" / f"checkpoint-{SAVED}"
+    if without:
+        (checkpoint / without).unlink()
+    again = {"max_grad_norm": 0, "resume_from_checkpoint": str(checkpoint)}
+    train_hf(tmp_path, SAVED + 2, "scaler", **again)
+    (report,) = read_reports(tmp_path / "run")
+    assert report.finding("scaler") is not None
+    assert lost(report) == ({"scaler"} if without else set())
+
+
 def train_lightning(folder: Path, end: int, how: str = "") -> None:
     from lightning import pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.plugins import MixedPrecision
 
     from sonde.integrations.lightning import SondeCallback
 
@@ -201,8 +261,13 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
                 checkpoint["state_dict"]["model.head.weight"] = torch.randn(40, 8)
             if how == "moments":
                 forget_moments(checkpoint["optimizer_states"][0])
+            if how == "scaler again":
+                del checkpoint["MixedPrecision"]
+            if how == "data skipped too far":
+                checkpoint["callbacks"]["SondeCallback"]["order"]["num_taken"] += 3
 
         def on_train_start(self) -> None:
+            leave_over(how, self.model)
             if how == "a step off":
                 self.lr_schedulers().step()
 
@@ -217,6 +282,7 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         max_steps=end,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler())] if "scaler" in how else None,
         callbacks=[
             SondeCallback(folder / "run"),
             ModelCheckpoint(folder, every_n_train_steps=SAVED, save_top_k=-1, filename="{step}"),
@@ -228,7 +294,7 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
     if how == "only the weights":
         trainer.fit(Module.load_from_checkpoint(saved), data)
         return
-    trainer.fit(Module(), data, ckpt_path=saved if how else None, weights_only=False)
+    trainer.fit(Module(), data, ckpt_path=saved if saved.exists() else None, weights_only=False)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +307,14 @@ def train_lightning(folder: Path, end: int, how: str = "") -> None:
         ("one layer", {"weights"}),
         ("moments", {"moments"}),
         ("a step off", {"schedule", "rate"}),
+        ("eval mode", {"mode"}),
+        ("scaler kept", set()),
+        ("scaler again", {"scaler"}),
         ("only the weights", {"moments", "step count", "rate", "schedule", "generators"}),
     ],
 )
 def test_lightning_says_what_was_not_restored(tmp_path: Path, how: str, expected: set[str]) -> None:
-    train_lightning(tmp_path, SAVED + 2)
+    train_lightning(tmp_path, SAVED + 2, "scaler" if "scaler" in how else "")
     train_lightning(tmp_path, SAVED + 4, how)
     (report,) = read_reports(tmp_path / "run")
     assert report.from_step == SAVED
@@ -254,11 +323,22 @@ def test_lightning_says_what_was_not_restored(tmp_path: Path, how: str, expected
         assert {finding.status for finding in report.findings} == {"same"}
 
 
+@pytest.mark.parametrize(
+    ("how", "part"), [("frozen layer", "trainable"), ("data skipped too far", "data")]
+)
+def test_lightning_says_what_is_left_over_or_skipped(tmp_path: Path, how: str, part: str) -> None:
+    train_lightning(tmp_path, SAVED + 2)
+    train_lightning(tmp_path, SAVED + 4, how)
+    (report,) = read_reports(tmp_path / "run")
+    assert others(report) == {part}
+
+
 def train_accelerate(folder: Path, start: int, when: str) -> None:
     from accelerate import Accelerator
 
     torch.manual_seed(1)
     accelerator = Accelerator(cpu=True)
+    accelerator.scaler = scaler()
     model: Any = Small()
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
     if start and when == "before prepare":
@@ -267,13 +347,18 @@ def train_accelerate(folder: Path, start: int, when: str) -> None:
     if start and when != "before prepare":
         accelerator.load_state(str(folder / "saved"))
     if start and when == "one layer":
-        nn.init.normal_(accelerator.unwrap_model(model).head.weight)
+        nn.init.eye_(accelerator.unwrap_model(model).head.weight)
     if start and when == "moments":
         forget_moments({"state": optimizer.state})
     if start and when == "no optimizer":
         optimizer.state.clear()
     if start and when == "generators":
         torch.manual_seed(99)
+    if start and when == "scaler":
+        accelerator.scaler.load_state_dict(scaler().state_dict())
+    if start:
+        leave_over(when, accelerator.unwrap_model(model))
+    skipped = 3 if start and when == "data" else 0
 
     def step(batch: Tensor) -> Tensor:
         loss: Tensor = model(batch)["loss"]
@@ -282,12 +367,14 @@ def train_accelerate(folder: Path, start: int, when: str) -> None:
         optimizer.zero_grad()
         return loss
 
-    with Recorder(folder / "run", model, optimizer) as recorder:
+    named = {"scaler": accelerator.scaler}
+    with Recorder(folder / "run", model, optimizer, **named) as recorder:
         recorder.num_updates = start
-        for number in range(start, start + SAVED):
-            recorder.step(step, rows()[number * 4 : number * 4 + 4])
-        if not start:
-            accelerator.save_state(str(folder / "saved"))
+        for number in range(start, SAVED + 2):
+            first = 4 * (number + skipped)
+            recorder.step(step, rows()[first : first + 4])
+            if number + 1 == SAVED:
+                accelerator.save_state(str(folder / "saved"))
 
 
 @pytest.mark.parametrize(
@@ -297,6 +384,10 @@ def train_accelerate(folder: Path, start: int, when: str) -> None:
         ("moments", {"moments"}),
         ("no optimizer", {"moments", "step count"}),
         ("generators", {"generators"}),
+        ("scaler", {"scaler"}),
+        ("eval mode", {"mode"}),
+        ("frozen layer", {"trainable"}),
+        ("data", {"data"}),
     ],
 )
 def test_accelerate_says_what_was_not_restored(
@@ -305,7 +396,7 @@ def test_accelerate_says_what_was_not_restored(
     train_accelerate(tmp_path, 0, how)
     train_accelerate(tmp_path, SAVED, how)
     (report,) = read_reports(tmp_path / "run")
-    assert lost(report) == expected
+    assert others(report) == expected
 
 
 @pytest.mark.parametrize("when", ["after prepare", "before prepare"])

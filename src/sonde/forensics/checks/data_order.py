@@ -141,6 +141,10 @@ class RowOrder:
     """How many tokens each row has, in the order in which rows come."""
     num_before_again: int = 0
     """After how many batches the same ones come again in the same order; 0 if they do not."""
+    numbers: tuple[int, ...] = ()
+    """The numbers of the rows in their dataset, in the order in which rows come; none if they are
+    not known.
+    """
 
 
 def judge_order(measured: RowOrder) -> Outcome:
@@ -162,19 +166,28 @@ def judge_order(measured: RowOrder) -> Outcome:
             f"The first {measured.num_before_again} batches come again in the same order. That is"
             " wrong if they are epochs, which are to be shuffled."
         )
+    if len(measured.numbers) >= _MIN_ROWS and _follow_one_another(measured.numbers):
+        return cannot_tell(
+            f"Rows come in the order of the dataset, from number {measured.numbers[0]} to"
+            f" {measured.numbers[-1]}. That is right only if the data were shuffled before."
+        )
     if len(set(lengths)) < _MIN_LENGTHS:
         return does_not_apply("Rows do not differ in their length.")
     return fine(f"The lengths of {len(lengths)} rows are mixed.")
 
 
+def _follow_one_another(numbers: tuple[int, ...]) -> bool:
+    return numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
+
+
 ORDER: Final = Check(
     name="row_order",
     title="order of the rows",
-    question="Do rows come in another order than that of their length?",
+    question="Are the rows shuffled, or in the order of their length or of the dataset?",
     meaning="Early updates see only short rows, and late ones only long ones.",
     advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in. To save padding,"
     " group rows of a similar length and shuffle the groups.",
-    applies_to="rows of tokens of different lengths",
+    applies_to="rows of tokens of different lengths, and rows with numbers",
     judge=judge_order,
 )
 

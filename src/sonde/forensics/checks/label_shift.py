@@ -1,5 +1,6 @@
 """Which token is the target at a position: the next one, or another?"""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,8 @@ ALIKE: Final = 0.95
 """From this share on, targets are the inputs of another position."""
 _MANY: Final = 0.75
 """From this share of rows on, inputs and labels are in different orders."""
+_BY_CHANCE: Final = 3.0
+"""Two shares that differ by up to so many standard deviations may be the same."""
 _UNLIKE: Final = 0.6
 """Below this share, the next token is clearly not the target."""
 
@@ -33,6 +36,14 @@ class LabelShift:
     """Whether later tokens leave the scores of earlier positions alone; None if that is unknown."""
     of_other_rows: float = 0.0
     """The share of rows whose targets are the next tokens of another row."""
+    in_own_row: float | None = None
+    """The share of targets that are among the tokens of their own row; None if targets are no
+    tokens of the same vocabulary, or most positions have none.
+    """
+    in_next_row: float | None = None
+    """The share that is among the tokens of the next row."""
+    num_targets: int = 0
+    """How many targets these shares are of."""
     offset: int = 0
     """By how many positions the scores begin after the first token: a script may cut them off."""
 
@@ -57,6 +68,13 @@ def judge(measured: LabelShift) -> Outcome:
             f"{percent(measured.of_other_rows)} of the rows have the next tokens of another row as"
             " targets: inputs and labels are not in the same order."
         )
+    if found is None and _are_unrelated(measured):
+        return cannot_tell(
+            f"{percent(measured.in_own_row or 0.0)} of the targets are among the tokens of their"
+            f" own row, and {percent(measured.in_next_row or 0.0)} among those of the next: they"
+            " seem to have nothing to do with their row. A language model would be given the labels"
+            " of other rows."
+        )
     if found is None:
         return does_not_apply("The targets are not the inputs of another position.")
     share = percent(by_shift[found])
@@ -73,6 +91,16 @@ def judge(measured: LabelShift) -> Outcome:
         f"{share} of the targets are the input {_places(shift)}, and"
         f" {percent(by_shift.get(1, 0.0))} are the next token."
     )
+
+
+def _are_unrelated(measured: LabelShift) -> bool:
+    """Return whether targets are no more like their own row than like another."""
+    own = measured.in_own_row
+    other = measured.in_next_row
+    if own is None or other is None or not measured.num_targets:
+        return False
+    spread = math.sqrt(2 * other * (1 - other) / measured.num_targets)
+    return own <= other + _BY_CHANCE * spread
 
 
 def _judge_unshifted(measured: LabelShift, share: str) -> Outcome:

@@ -62,12 +62,15 @@ def _inside_one_step(
     """Measure the backward passes within one call of the step function, which may also be those of
     several tasks.
     """
+    if len(roots) > 1 and not any(root.calls for root in roots):
+        return Accumulation(num_micro=len(roots), unknown=_UNCLEAR)
     if any(not root.calls for root in roots):
         return Accumulation(num_micro=1)  # several losses of one forward pass
     if not _are_clear(roots):
         return Accumulation(num_micro=len(roots), unknown=_UNCLEAR)
     measured = _weighed(bench, gradients, [look], roots, is_next_token=is_next_token)
-    are_alike = _are_of_micro_batches(roots)
+    targets = [root.calls[0].target for root in roots]
+    are_alike = _are_of_micro_batches(roots) or _are_parts_of_one(targets, bench.first)
     return replace(measured, are_alike=are_alike, is_cleared=are_alike and _is_cleared(look))
 
 
@@ -184,6 +187,21 @@ def _are_of_micro_batches(roots: Sequence[_Root]) -> bool:
         if any(_are_same(call.target, other.target) for other in calls[:number]):
             return False
     return True
+
+
+def _are_parts_of_one(targets: Sequence[Tensor], feed: Feed) -> bool:
+    """Return whether targets are those of one tensor of the batch, part after part: then they are
+    of micro-batches, whatever the loss function is.
+    """
+    together = torch.cat([target.reshape(-1) for target in targets])
+    if len(torch.unique(together)) < 2:
+        return False  # real or fake, and not what a batch holds
+    for tensor in feed.tensors:
+        if tensor.numel() == together.numel():
+            values = tensor.reshape(-1).to(together.device, together.dtype)
+            if torch.equal(values, together):
+                return True
+    return False
 
 
 def _are_same(target: Tensor, other: Tensor) -> bool:

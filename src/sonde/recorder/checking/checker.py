@@ -17,11 +17,13 @@ from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
 from sonde.forensics.checks.data_order import RankRows
 from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import ALIKE, LabelShift
+from sonde.forensics.checks.precision import Precision
 from sonde.recorder.checking import influence, ordering, packing, running, targets
 from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.half_range import half_range
 from sonde.recorder.checking.influence import Base
 from sonde.recorder.put_back import takes_from_iterators
 
@@ -93,13 +95,20 @@ class Checker:
         bench = self._bench
         _say("running the first batch twice")
         one, two = running.base_look(bench)
-        pair = targets.aligned(one)
-        base = Base(bench.first, one, pair, is_repeatable=running.is_same(one, two))
         self._try("determinism", lambda: running.determinism(bench, one, two))
         _say("looking at what the loss is given")
         feeds = [update[0] for update in bench.updates]
         looks = [one, *(bench.forward(feed) for feed in feeds[1:])]
-        self._look_at_targets(feeds, looks)
+        pairs = [targets.aligned(look) for look in looks]
+        self._look_at_targets(feeds, looks, pairs)
+        pair = pairs[0]
+        base = Base(
+            bench.first,
+            one,
+            pair,
+            is_repeatable=running.is_same(one, two),
+            more_ids=[later.ids for later in pairs[1:] if later is not None],
+        )
         _say("changing later tokens, padding, other rows, other documents")
         self._influence(base)
         _say("trying other random numbers, float32, and one batch by heart")
@@ -110,14 +119,19 @@ class Checker:
         is_next = pair is not None and pair.next_share >= ALIKE
         self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
         self._try("precision", lambda: running.precision(bench))
+        self._try("overflow", lambda: half_range(bench, self._autocast_dtype()))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
         return () if pair is None else pictures(pair, bench.training.decode)
 
-    def _look_at_targets(self, feeds: Sequence[Feed], looks: Sequence[Look]) -> None:
+    def _look_at_targets(
+        self,
+        feeds: Sequence[Feed],
+        looks: Sequence[Look],
+        of_looks: Sequence[targets.Aligned | None],
+    ) -> None:
         pairs = []
         paired = []
-        for feed, look in zip(feeds, looks, strict=True):
-            pair = targets.aligned(look)
+        for feed, pair in zip(feeds, of_looks, strict=True):
             if pair is not None:
                 pairs.append(pair)
                 paired.append(feed)
@@ -130,7 +144,8 @@ class Checker:
         self._try("end_of_text", lambda: targets.end_of_text(decode, paired, pairs))
         self._try("label_order", lambda: ordering.label_order(looks, rows_of))
         names = self._first.rows_of_updates()
-        self._try("row_order", lambda: ordering.row_order(feeds, looks, names))
+        numbers = self._first.numbers
+        self._try("row_order", lambda: ordering.row_order(feeds, looks, names, numbers))
         if ordering.is_contrastive(looks[0]):
             self._try("repeated_rows", lambda: self._first.repeated(is_contrastive=True))
 
@@ -162,6 +177,11 @@ class Checker:
         if ranks.any_rank(base.pair is None):
             return influence.row_padding(self._bench, base, unknown)
         return influence.padding(self._bench, base, unknown)
+
+    def _autocast_dtype(self) -> str | None:
+        """Return the precision of autocast, as it was measured; None without it."""
+        measured = self._measured["precision"]
+        return measured.dtype if isinstance(measured, Precision) else None
 
     def _rank_rows(self) -> RankRows:
         own = self._first.rows_of_updates()

@@ -12,9 +12,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from sonde.data.skip_list import CONTENT
 from sonde.forensics.checks import connection, counted_positions, data_order, step_habits
 from sonde.forensics.checks.check_rule import Check, result_of
-from sonde.recorder.batch_tree import sample_names
+from sonde.recorder.batch_tree import named_rows, sample_names
 from sonde.recorder.checking.bench import Feed, feed_of
 from sonde.recorder.guard import Guard
 from sonde.recorder.hooks import gradient_norm
@@ -48,6 +49,8 @@ class FirstSteps:
         """The micro-batches, if they are kept."""
         self.norms: list[tuple[Any, Any, float]] = []
         """With a gradient scaler: the norm that was clipped, that of the update, and the scale."""
+        self.numbers: list[int] = []
+        """The numbers of the rows in their dataset, as they come, if the script gives any."""
         self._has_gradient_values = False
         self._rates: list[float] = []
         self._modes: list[step_habits.TrainMode] = []
@@ -297,6 +300,9 @@ class FirstSteps:
 
     def _note_batch(self, micro: MicroBatch) -> None:
         names = [number for _, number in sample_names(micro.batch)]
+        if micro.names is not None:
+            given = named_rows(micro.names, micro.batch)
+            self.numbers += [number for dataset, number in given if dataset != CONTENT]
         sized = [tensor for tensor in micro.tensors if tensor.dim()]
         pointer = sized[0].data_ptr() if sized else 0
         length = max((tensor.numel() // max(len(tensor), 1) for tensor in sized), default=0)

@@ -31,6 +31,8 @@ class Base(NamedTuple):
     pair: Aligned | None
     is_repeatable: bool
     """Whether running it again gave the same to the bit."""
+    more_ids: Sequence[Tensor] = ()
+    """The tokens of the batches after it."""
 
 
 class Moved(NamedTuple):
@@ -130,8 +132,15 @@ def _without_looking(base: Base, shift: int | None) -> Ahead:
     """Return what is known without changing tokens, and why none were changed."""
     if base.pair is None:
         return Ahead(LabelShift(has_tokens=False), Influence(unfit=_NO_TOKENS))
+    pair = base.pair
+    own, following = pair.shares_in_rows() or (None, None)
     measured = LabelShift(
-        has_tokens=True, shares=base.pair.shares, of_other_rows=base.pair.share_of_other_rows()
+        has_tokens=True,
+        shares=pair.shares,
+        of_other_rows=pair.share_of_other_rows(base.more_ids),
+        in_own_row=own,
+        in_next_row=following,
+        num_targets=int(pair.counts.sum()),
     )
     if shift is None:
         return Ahead(measured, Influence(unfit=_NOT_NEXT))

@@ -44,15 +44,22 @@ def label_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
 
 
 def row_order(
-    feeds: Sequence[Feed], looks: Sequence[Look], names: Sequence[Sequence[int]]
+    feeds: Sequence[Feed],
+    looks: Sequence[Look],
+    names: Sequence[Sequence[int]],
+    numbers: Sequence[int],
 ) -> RowOrder:
     """Measure the lengths of the rows of tokens, and whether batches come again. `names` are those
-    of the rows of each batch.
+    of the rows of each batch, `numbers` those of the rows in their dataset, if it gave any.
     """
     lengths: list[int] = []
     for feed, look in zip(feeds, looks, strict=True):
         lengths += _lengths(feed, look)
-    return RowOrder(lengths=tuple(lengths), num_before_again=_num_before_again(names))
+    return RowOrder(
+        lengths=tuple(lengths),
+        num_before_again=_num_before_again(names),
+        numbers=tuple(numbers),
+    )
 
 
 def _lengths(feed: Feed, look: Look) -> list[int]:

@@ -24,6 +24,7 @@ from sonde.train.unregistered import unregistered_parameters
 
 _NUM_BY_HEART: Final = 8
 _OTHER_SEED: Final = 20261118
+_NUDGE: Final = 0.1
 _MAX_TRIED: Final = 6
 """How many parameters without a gradient are tried one by one."""
 
@@ -60,8 +61,9 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
     """Try other random numbers, and evaluation mode."""
     acts = None
     if not ranks.any_rank(not base.dropouts):
-        other = bench.forward(bench.first, seed=_OTHER_SEED)
-        acts = None if other.loss is None or base.loss is None else other.loss != base.loss
+        acts = _depends_on_seed(bench, base.loss)
+        if not ranks.any_rank(acts is not False):
+            acts = _depends_on_seed_without_zeros(bench)
     in_eval: tuple[str, ...] | None = None
     with ExitStack() as stack:
         stack.enter_context(undone(bench.training, bench.reach))
@@ -76,6 +78,33 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
         acts=acts,
         acts_in_evaluation=in_eval,
     )
+
+
+def _depends_on_seed(bench: Bench, loss: float | None) -> bool | None:
+    """Return whether other random numbers give another loss than `loss`; None if that is not
+    known.
+    """
+    other = bench.forward(bench.first, seed=_OTHER_SEED).loss
+    return None if other is None or loss is None else other != loss
+
+
+def _depends_on_seed_without_zeros(bench: Bench) -> bool | None:
+    """Return the same with other numbers in the weights that are all 0: an adapter begins with
+    such weights, so that nothing before them counts yet.
+    """
+    zeros = [part for part in bench.reach.parameters() if not bool((part != 0).any())]
+    if not zeros:
+        return False
+    before = [parameter.detach().clone() for parameter in zeros]
+    try:
+        with torch.no_grad():
+            for parameter in zeros:
+                parameter.fill_(_NUDGE)
+        return _depends_on_seed(bench, bench.forward(bench.first).loss)
+    finally:
+        with torch.no_grad():
+            for parameter, old in zip(zeros, before, strict=True):
+                parameter.copy_(old)
 
 
 def evaluation_buffers(bench: Bench) -> EvaluationBuffers:

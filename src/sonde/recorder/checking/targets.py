@@ -44,18 +44,38 @@ class Aligned(NamedTuple):
     is_time_first: bool
     """Whether the script has positions in the first dimension, and rows in the second."""
 
-    def share_of_other_rows(self) -> float:
-        """The share of rows whose targets are the next tokens of another row."""
+    def share_of_other_rows(self, more: Sequence[Tensor] = ()) -> float:
+        """The share of rows whose targets are the next tokens of another row, of this batch or of
+        others; `more` are the tokens of those.
+        """
         width = min(self.target.shape[1], self.ids.shape[1] - 1)
         if width < _MIN_COMPARED or self.next_share > _MOST_BY_CHANCE:
             return 0.0
-        following = self.ids[:, 1 : width + 1]
+        as_wide = [ids for ids in more if ids.shape[1] == self.ids.shape[1]]
+        following = torch.cat([self.ids, *as_wide])[:, 1 : width + 1]
         num_found = 0
         for row, kept in zip(self.target[:, :width], self.counts[:, :width], strict=True):
             num_kept = int(kept.sum())
             same = ((following == row) & kept).sum(1)
             num_found += int(num_kept >= _MIN_COMPARED and int(same.max()) >= ALIKE * num_kept)
         return num_found / len(self.ids)
+
+    def shares_in_rows(self) -> tuple[float, float] | None:
+        """The shares of targets that are among the tokens of their own row, and of the next; None
+        if targets are no tokens of the same vocabulary, or most positions have none.
+        """
+        num_counted = int(self.counts.sum())
+        is_same_vocabulary = self.scores.shape[-1] == self.num_embeddings
+        num_rows = len(self.ids)
+        if not is_same_vocabulary or 2 * num_counted < self.counts.numel() or num_rows < 2:
+            return None
+        num_own = 0
+        num_next = 0
+        for row, (target, kept) in enumerate(zip(self.target, self.counts, strict=True)):
+            asked = target[kept]
+            num_own += int(torch.isin(asked, self.ids[row]).sum())
+            num_next += int(torch.isin(asked, self.ids[(row + 1) % num_rows]).sum())
+        return num_own / num_counted, num_next / num_counted
 
     @property
     def next_share(self) -> float:

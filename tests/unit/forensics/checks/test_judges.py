@@ -1,6 +1,7 @@
 """Every judge, on both sides of its thresholds."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from sonde.forensics.checks import (
     label_shift,
     loss_inputs,
     one_batch,
+    overflow,
     precision,
     start_loss,
     step_habits,
@@ -30,6 +32,7 @@ MOVED = influence.Influence(
     num_compared=10, num_moved=4, largest=0.2, module="blocks.0", kind="Attention"
 )
 STILL = influence.Influence(num_compared=10)
+STEEP = overflow.HalfRange(is_float16=True, largest=2.0, largest_gradient=40000.0)
 ROUNDED = influence.Influence(num_compared=10, num_moved=4, largest=1e-7, module="a", kind="B")
 CASES: list[tuple[Check, object, Status]] = [
     (start_loss.CHECK, start_loss.StartLoss(loss=4.2, num_classes=61, label_entropy=4), "fine"),
@@ -277,6 +280,13 @@ CASES: list[tuple[Check, object, Status]] = [
         precision.Precision(dtype="float16", loss=4.0, float32_loss=4.0, cosine=0.5),
         "wrong",
     ),
+    (overflow.CHECK, overflow.HalfRange(is_float16=False), "does not apply"),
+    (overflow.CHECK, overflow.HalfRange(is_float16=True), "cannot tell"),
+    (overflow.CHECK, overflow.HalfRange(is_float16=True, largest=16000.0), "fine"),
+    (overflow.CHECK, overflow.HalfRange(is_float16=True, largest=17000.0), "wrong"),
+    (overflow.CHECK, overflow.HalfRange(is_float16=True, largest=math.inf), "wrong"),
+    (overflow.CHECK, replace(STEEP, has_scaler=False), "wrong"),
+    (overflow.CHECK, replace(STEEP, has_scaler=True), "fine"),
     (precision.LOST, precision.LostUpdates(dtype=None), "does not apply"),
     (
         precision.LOST,

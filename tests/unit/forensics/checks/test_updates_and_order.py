@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from sonde.forensics.checks import accumulation, data_order, influence, label_shift, step_habits
+from sonde.forensics.checks import (
+    accumulation,
+    data_order,
+    influence,
+    label_shift,
+    step_habits,
+)
 from sonde.forensics.checks.check_rule import Check, Status, result_of
 
 MOVED = influence.Influence(
     num_compared=10, num_moved=4, largest=0.2, module="blocks.0", kind="Attention"
 )
 STILL = influence.Influence(num_compared=10)
+NOT_NEXT = label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), num_targets=900)
 CASES: list[tuple[Check, object, Status]] = [
     (
         accumulation.CHECK,
@@ -52,6 +59,9 @@ CASES: list[tuple[Check, object, Status]] = [
     (data_order.ORDER, data_order.RowOrder(lengths=(3, 8, 4, 5, 6, 7)), "fine"),
     (data_order.ORDER, data_order.RowOrder(lengths=(3, 4, 5)), "does not apply"),
     (data_order.ORDER, data_order.RowOrder(num_before_again=3), "cannot tell"),
+    (data_order.ORDER, data_order.RowOrder(numbers=tuple(range(8, 24))), "cannot tell"),
+    (data_order.ORDER, data_order.RowOrder(numbers=tuple(range(15))), "does not apply"),
+    (data_order.ORDER, data_order.RowOrder(numbers=(3, *range(16))), "does not apply"),
     (
         data_order.REPEATED,
         data_order.RepeatedRows(
@@ -68,14 +78,16 @@ CASES: list[tuple[Check, object, Status]] = [
     (influence.DOCUMENTS, replace(STILL, positions_go_on=True), "fine"),
     (
         label_shift.CHECK,
-        label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), of_other_rows=0.8),
+        replace(NOT_NEXT, of_other_rows=0.8),
         "wrong",
     ),
     (
         label_shift.CHECK,
-        label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), of_other_rows=0.7),
+        replace(NOT_NEXT, of_other_rows=0.7),
         "does not apply",
     ),
+    (label_shift.CHECK, replace(NOT_NEXT, in_own_row=0.36, in_next_row=0.3), "cannot tell"),
+    (label_shift.CHECK, replace(NOT_NEXT, in_own_row=0.37, in_next_row=0.3), "does not apply"),
     (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=0), "does not apply"),
     (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2), "fine"),
     (step_habits.BUFFERS, step_habits.EvaluationBuffers(num_buffers=2, changed=("a",)), "wrong"),

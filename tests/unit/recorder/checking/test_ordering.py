@@ -17,4 +17,4 @@ from sonde.recorder.checking.ordering import row_order
 def test_epochs_in_the_same_order_are_counted(
     batches: list[list[int]], num_before_again: int
 ) -> None:
-    assert row_order([], [], batches).num_before_again == num_before_again
+    assert row_order([], [], batches, []).num_before_again == num_before_again

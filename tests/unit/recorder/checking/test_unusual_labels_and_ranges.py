@@ -1,0 +1,111 @@
+"""Checks that few trainings need: numbers in float16, labels of other batches, rows in the order of
+their dataset.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sonde.forensics.checks.check_rule import CheckResult
+from sonde.recorder.checking.half_range import largest_of
+from sonde.recorder.recorder import Recorder
+
+VOCABULARY = 40
+
+
+class Model(nn.Module):
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.wide = nn.Linear(16, 16)
+        self.mixer = nn.GRU(16, 16, batch_first=True)
+        self.head = nn.Linear(16, VOCABULARY)
+        self.gain = gain
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores; `wide` gives outputs that are `gain` times larger than they need be."""
+        wide = self.wide(self.embedding(tokens) * self.gain) / self.gain
+        scores: Tensor = self.head(self.mixer(wide.float())[0])
+        return scores
+
+
+def checked(
+    run: Path,
+    name: str,
+    batches: list[Any],
+    *,
+    gain: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+) -> CheckResult:
+    """Check a training on pairs of tokens and labels, and return the answer of one check."""
+    torch.manual_seed(1)
+    model = Model(gain)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+            scores = model(batch[0])
+        loss = F.cross_entropy(scores.float().flatten(0, 1), batch[1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with Recorder(run, model, optimizer) as recorder:
+        report = recorder.check(batches, step)
+    return next(result for result in report.results if result.name == name)
+
+
+def rows() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, VOCABULARY, (6, 13), generator=generator) for _ in range(8)]
+
+
+def pairs() -> list[tuple[Tensor, Tensor]]:
+    return [(batch[:, :-1], batch[:, 1:]) for batch in rows()]
+
+
+@pytest.mark.parametrize(
+    ("gain", "dtype", "status"),
+    [
+        (1.0, torch.float16, "fine"),
+        (1e4, torch.float16, "wrong"),
+        (1e6, torch.float16, "wrong"),
+        (1e4, torch.bfloat16, "does not apply"),
+    ],
+)
+def test_an_overflow_that_is_close_is_named(
+    tmp_path: Path, gain: float, dtype: torch.dtype, status: str
+) -> None:
+    found = checked(tmp_path, "overflow", pairs(), gain=gain, dtype=dtype)
+    assert found.status == status
+    assert status != "wrong" or "wide" in found.text
+
+
+def test_what_a_mask_puts_in_is_no_overflow() -> None:
+    scores = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float16)
+    for filling in (-65504.0, -1e4, -torch.inf):
+        assert largest_of(torch.cat([scores, scores.new_full((2,), filling)])) == 3.0
+    assert largest_of(torch.cat([scores, -4 * scores])) == 12.0
+    assert largest_of(torch.tensor([1.0, torch.inf])) == torch.inf
+    assert largest_of(torch.tensor([1.0, torch.nan])) == torch.inf
+
+
+def test_labels_of_another_batch_are_named(tmp_path: Path) -> None:
+    labels = [batch[:, 1:] for batch in rows()]
+    mixed = [(batch[:, :-1], labels[(at + 3) % 8]) for at, batch in enumerate(rows())]
+    assert checked(tmp_path / "right", "label_shift", pairs()).status == "fine"
+    assert checked(tmp_path / "mixed", "label_shift", mixed).status == "wrong"
+
+
+def test_labels_that_are_in_no_batch_cannot_be_judged(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(7)
+    others = [torch.randint(0, VOCABULARY, (6, 12), generator=generator) for _ in range(8)]
+    mixed = [(batch[:, :-1], other) for batch, other in zip(rows(), others, strict=True)]
+    assert checked(tmp_path / "mixed", "label_shift", mixed).status == "cannot tell"
+    reversed_ = [(batch[:, :-1], batch[:, :-1].flip(1)) for batch in rows()]
+    assert checked(tmp_path / "reversed", "label_shift", reversed_).status == "does not apply"

@@ -1,0 +1,101 @@
+"""Loops that look wrong at first sight and are right, beside their wrong twins."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sonde.forensics.checks.check_report import CheckReport
+from sonde.recorder.recorder import Recorder
+
+NUM_MICRO = 4
+
+
+class Adapter(nn.Module):
+    """A frozen layer and a small one beside it that begins at 0, with dropout before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(10, 6).requires_grad_(requires_grad=False)
+        self.down = nn.Linear(10, 2, bias=False)
+        self.up = nn.Parameter(torch.zeros(6, 2))
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of both."""
+        scores: Tensor = self.base(x) + self.down(self.dropout(x)) @ self.up.t()
+        return scores
+
+
+def checked(run: Path, model: nn.Module, loss_of: Callable[[Any], Tensor]) -> CheckReport:
+    """Check a loop that calls `loss_of`, which calls backward, once for each update."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+
+    def step(batch: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(batch)
+        optimizer.step()
+        return loss.detach()
+
+    generator = torch.Generator().manual_seed(2)
+    batches = []
+    for _ in range(8):
+        inputs = torch.randn(16, 10, generator=generator)
+        batches.append((inputs, (inputs[:, :6] > 0).float()))
+    with Recorder(run, model, optimizer) as recorder:
+        return recorder.check(batches, step)
+
+
+def status(report: CheckReport, name: str) -> str:
+    return next(result.status for result in report.results if result.name == name)
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_dropout_before_weights_that_are_all_zero_acts(tmp_path: Path, acts: bool) -> None:
+    torch.manual_seed(1)
+    model = Adapter()
+    gain = 1.0 if acts else 0.0
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        base = model.base(batch[0])
+        loss = F.mse_loss(base + gain * (model(batch[0]) - base), batch[1])
+        loss.backward()
+        return loss
+
+    assert status(checked(tmp_path, model, loss_of), "dropout") == ("fine" if acts else "wrong")
+
+
+@pytest.mark.parametrize(("divisor", "expected"), [(NUM_MICRO, "fine"), (1, "wrong")])
+def test_micro_batches_of_a_loss_without_classes_are_weighed(
+    tmp_path: Path, divisor: int, expected: str
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = torch.zeros(())
+        parts = zip(batch[0].chunk(NUM_MICRO), batch[1].chunk(NUM_MICRO), strict=True)
+        for inputs, targets in parts:
+            loss = F.binary_cross_entropy_with_logits(model(inputs), targets)
+            (loss / divisor).backward()
+        return loss
+
+    assert status(checked(tmp_path, model, loss_of), "accumulation") == expected
+
+
+def test_two_losses_of_one_batch_are_no_micro_batches(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        real = F.binary_cross_entropy_with_logits(model(batch[0]), torch.ones(16, 6))
+        real.backward()
+        fake = F.binary_cross_entropy_with_logits(model(-batch[0]), torch.zeros(16, 6))
+        fake.backward()
+        return real + fake
+
+    assert status(checked(tmp_path, model, loss_of), "accumulation") == "does not apply"
