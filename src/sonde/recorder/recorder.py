@@ -151,7 +151,7 @@ class Recorder:
         pipeline.end_batch(result, last)
         if not self._has_told_opening and pipeline.num_updates:
             self._has_told_opening = True
-            tell_what_is_watched(self.training, self.keeper, has_rows=bool(pipeline.has_rows))
+            tell_what_is_watched(self.training, self.keeper, pipeline.why_no_rows or "")
         self._go_back_if_called()
         return result
 
@@ -181,12 +181,13 @@ class Recorder:
             loader = self._data = self.training.add("data", Rewound(loader))
         return self._judgement.kept_batches(loader, self._pipeline.intake.names_of)
 
-    def loss(self, loss: Tensor) -> Tensor:
+    def loss(self, loss: Tensor, *, token_losses: Tensor | None = None) -> Tensor:
         """Report the loss of the micro-batch, before backward and not divided by anything. Returns
-        the loss.
+        the loss. `token_losses` are needed from a fused kernel only: rows by tokens, NaN where a
+        token does not count.
         """
         if not self._is_off:
-            self.training.hooks.observer.loss_reported(loss)
+            self.training.hooks.observer.loss_reported(loss, token_losses)
         return loss
 
     def grad_norm(self, norm: Any) -> Any:

@@ -221,8 +221,9 @@ class ReplayedUpdate(Observer):
         if loss is not None:
             forwards[-1].loss = noted(loss)
 
-    def loss_reported(self, loss: Tensor) -> None:
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Take the loss that the user reports."""
+        del token_losses
         self._is_reported = True
         self.update.micro[-1].losses.append(noted(loss))
 

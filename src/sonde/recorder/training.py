@@ -53,10 +53,10 @@ class UntilLoss(Observer):
         self._loss_from = loss_from
         self._keeps_graph = keeps_graph
 
-    def loss_reported(self, loss: Tensor) -> None:
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Carry the loss out of the step function."""
         if self._loss_from == "told":
-            raise LossSeen(loss if self._keeps_graph else noted(loss))
+            raise LossSeen(loss if self._keeps_graph else noted(loss), token_losses)
 
     def forward_ends(self, output: Any) -> None:
         """Carry the loss out of the step function."""
@@ -104,6 +104,7 @@ class Training:
         self.is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
         """Whether every rank has only a part of the weights."""
         self._waiting: dict[str, Any] = {}
+        self._reported_tokens: Tensor | None = None
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
         """Add another stateful object; if its state was already restored, it is loaded now."""
@@ -167,6 +168,7 @@ class Training:
             with self.hooks.observed_by(UntilLoss(loss_from)), back_at(moment, self.device_type):
                 self.call(batch, last)
         except LossSeen as seen:
+            self._reported_tokens = seen.token_losses
             return float(seen.loss)
         return None
 
@@ -215,8 +217,8 @@ class Training:
     def rows_again(
         self, forward: Callable[[], object], batch: Any, moment: Moment
     ) -> list[RowLosses]:
-        """Return the token losses of a batch by row, observed while `forward` runs or computed by
-        the user's function.
+        """Return the token losses of a batch by row: observed while `forward` runs, reported with
+        its loss, or computed by the user's function.
 
         Empty if they are not available.
         """
@@ -229,9 +231,19 @@ class Training:
             if given is not None:
                 with back_at(moment, self.device_type), torch.no_grad():
                     return found_losses.rows_given(given(batch), batch)
+            self._take_reported_tokens()  # those of an earlier forward
             with TokenLossCapture() as capture:
                 forward()
+        reported = self._take_reported_tokens()
+        if reported is not None:
+            return found_losses.rows_given(reported, batch)
         return found_losses.rows_of(capture.found, num_rows(batch))
+
+    def _take_reported_tokens(self) -> Tensor | None:
+        """Return the token losses that came with the last loss, once."""
+        reported = self._reported_tokens
+        self._reported_tokens = None
+        return reported
 
     def steps(self) -> list[int]:
         """Return the number of updates of each kept state."""
