@@ -26,12 +26,13 @@ from sonde.checkpoint.resume_report import ResumeReport
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import RunError
 from sonde.recorder import losses as found_losses
+from sonde.recorder.accumulation import expect_micro_batch
 from sonde.recorder.batch_tree import num_rows
 from sonde.recorder.hooks import NOBODY, Hooks, Observer
 from sonde.recorder.losses import LossSeen, RowLosses, TokenLossCapture
 from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
-from sonde.recorder.put_back import standing_still, takes_from_iterators
+from sonde.recorder.put_back import reached, standing_still, takes_from_iterators
 from sonde.recorder.row_search import RowSearch, find_row_losses
 from sonde.recorder.update import MicroBatch, noted
 from sonde.run import Run
@@ -121,9 +122,13 @@ class Training:
         groups = optimizer.param_groups
         return any(id(parameter) in own for group in groups for parameter in group["params"])
 
-    def call(self, batch: Any, last: bool | None) -> Any:
-        """Call the step function with a batch, and with `last` if it expects it."""
+    def call(self, batch: Any, last: bool | None, *, completes_update: bool = True) -> Any:
+        """Call the step function with a batch that was recorded, and with `last` if it expects
+        it.
+        """
         assert self.step_function is not None
+        values = reached(self.step_function)
+        expect_micro_batch(values, completes_update=completes_update)
         return self.step_function(batch) if last is None else self.step_function(batch, last)
 
     def standing_still(self) -> AbstractContextManager[None]:

@@ -1,6 +1,7 @@
 """The tracker for Accelerate, and the recorder in its loop."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +81,46 @@ def test_training_with_accelerate_is_the_same_with_and_without_the_recorder(tmp_
     watched = trained(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(watched, trained(None), strict=True))
     assert len(read_steps(tmp_path / "run").by_number) == 20
+
+
+@pytest.mark.slow
+def test_a_look_at_an_event_does_not_shift_what_accumulate_counts(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+
+    def trained(directory: Path | None) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+        values = 1 + 0.1 * torch.randn(28 * 30, 4)
+        values[28 * 28 + 5] *= 40
+        batches: Any = range(7)
+        model = torch.nn.Linear(4, 1)
+        model, optimizer, loader = accelerator.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=1e-3), DataLoader(batches)
+        )
+        recorder = None if directory is None else Recorder(directory, model, optimizer)
+
+        def train_step(batch: torch.Tensor) -> None:
+            with accelerator.accumulate(model):
+                loss: torch.Tensor = model(batch).square().mean()
+                accelerator.backward(loss if recorder is None else recorder.loss(loss))
+                optimizer.step()
+                optimizer.zero_grad()
+
+        for epoch in range(30):
+            for number in loader:
+                first = 28 * epoch + 4 * int(number)
+                batch = values[first : first + 4]
+                train_step(batch) if recorder is None else recorder.step(train_step, batch)
+        if recorder is not None:
+            recorder.run.close()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    watched = trained(tmp_path / "run")
+    assert RunLayout(tmp_path / "run").verdicts()  # the step was looked at
+    # 7 batches are 3 updates, of 3, 3 and 1
+    assert len(read_steps(tmp_path / "run").by_number) == 3 * 30
+    assert all(torch.equal(a, b) for a, b in zip(watched, trained(None), strict=True))
 
 
 @pytest.mark.slow
