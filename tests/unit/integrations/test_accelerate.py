@@ -12,6 +12,7 @@ from sonde.forensics.verdict import read_verdict
 from sonde.recorder.recorder import Recorder
 from sonde.records.journal import read_steps
 from sonde.records.layout import LOG, RunLayout
+from sonde.records.manifest import FINISHED, read_manifest
 from sonde.records.reader import read_records
 from sonde.run import Run
 
@@ -48,6 +49,28 @@ def test_what_accelerate_logs_and_the_updates_of_its_loop_are_in_the_run(tmp_pat
         record["data"] for record in read_records(RunLayout(tmp_path / "run").record_file(LOG, 0))
     ]
     assert {"accuracy": 0.5} in logged
+
+
+@pytest.mark.slow
+def test_a_registered_tracker_opens_the_run_with_its_settings_and_closes_it(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, register_tracker_class
+
+    from sonde.integrations.accelerate import SondeTracker
+
+    register_tracker_class(SondeTracker)
+    try:
+        accelerator = Accelerator(cpu=True, log_with="sonde")
+        accelerator.init_trackers(str(tmp_path / "run"), config={"lr": 0.1})
+        accelerator.log({"accuracy": 0.5}, step=3)
+        accelerator.end_training()
+    finally:
+        del LOGGER_TYPE_TO_CLASS["sonde"]
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.settings == {"lr": 0.1}
+    assert manifest.status == FINISHED
+    logged = read_records(RunLayout(tmp_path / "run").record_file(LOG, 0))
+    assert {"accuracy": 0.5} in [record["data"] for record in logged]
 
 
 @pytest.mark.slow
@@ -90,7 +113,7 @@ def test_a_look_at_an_event_does_not_shift_what_accumulate_counts(tmp_path: Path
 
     def trained(directory: Path | None) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
         values = 1 + 0.1 * torch.randn(28 * 30, 4)
         values[28 * 28 + 5] *= 40
         batches: Any = range(7)
@@ -118,8 +141,8 @@ def test_a_look_at_an_event_does_not_shift_what_accumulate_counts(tmp_path: Path
 
     watched = trained(tmp_path / "run")
     assert RunLayout(tmp_path / "run").verdicts()  # the step was looked at
-    # 7 batches are 3 updates, of 3, 3 and 1
-    assert len(read_steps(tmp_path / "run").by_number) == 3 * 30
+    # 7 batches are 2 updates, of 4 and 3
+    assert len(read_steps(tmp_path / "run").by_number) == 2 * 30
     assert all(torch.equal(a, b) for a, b in zip(watched, trained(None), strict=True))
 
 
