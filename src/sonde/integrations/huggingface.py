@@ -37,7 +37,7 @@ from sonde.integrations.trl_trainers import (
     unfold_pairs,
 )
 from sonde.recorder.options import OnEvent, RecorderOptions
-from sonde.recorder.recorder import Recorder
+from sonde.recorder.recorder import Recorder, deepspeed_refused
 from sonde.recorder.samples import TAG, tag
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
@@ -78,6 +78,8 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         if self._is_off:
             return
         trainer = self._trainer = _trainer_above()
+        if trainer.is_deepspeed_enabled:
+            raise deepspeed_refused("TrainingArguments.deepspeed")
         if order_of_process() is not None:
             _silence(trainer)
         self.run = Run(

@@ -32,7 +32,7 @@ from sonde.integrations.hosts import (
     skip_list_of,
 )
 from sonde.recorder.options import OnEvent, RecorderOptions
-from sonde.recorder.recorder import Recorder
+from sonde.recorder.recorder import Recorder, deepspeed_refused
 from sonde.recorder.samples import BatchOrder, follow
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import is_check, order_of_process
@@ -141,6 +141,8 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         self._end()
         if self._is_off or not self._is_first(trainer):
             return
+        if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
+            raise deepspeed_refused("DeepSpeedStrategy")
         self._trainer = trainer
         self._order = None
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))

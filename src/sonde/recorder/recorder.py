@@ -376,6 +376,9 @@ def _innermost(optimizer: Any) -> Any:
 def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
     if not isinstance(model, nn.Module):
         raise SettingError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    for part in (model, optimizer):
+        if type(part).__module__.partition(".")[0] == "deepspeed":
+            raise deepspeed_refused(type(part).__name__)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
             f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
@@ -386,6 +389,15 @@ def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
                 f"{name}={part!r:.80} has no state_dict",
                 hint="pass objects with a state by name, such as scheduler=scheduler",
             )
+
+
+def deepspeed_refused(name: str) -> SettingError:
+    """Return the error for a training with DeepSpeed; `name` is the part of it that was met."""
+    return SettingError(
+        f"sonde cannot record a training with DeepSpeed ({name})",
+        cause="DeepSpeed makes the update itself, so it can neither be judged before nor replayed",
+        hint="train with FSDP2 or DistributedDataParallel; or `sonde why` reads the log of this one",
+    )
 
 
 def _watch_forks(recorder: Recorder) -> None:
