@@ -9,7 +9,6 @@ python examples/accelerate_loop.py --resume
 
 import argparse
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -57,7 +56,11 @@ def main() -> None:
     logging.basicConfig()
     set_seed(1)
     run = sonde.Run(arguments.directory, config=vars(arguments))
-    accelerator = Accelerator(cpu=True, log_with=SondeTracker(run))
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=arguments.accumulate,
+        log_with=SondeTracker(run),
+    )
     accelerator.init_trackers("example")
     dataset: Any = sonde.without([torch.tensor(list(text.encode())) for text in sentences()], run)
     model = LanguageModel()
@@ -72,20 +75,19 @@ def main() -> None:
     if arguments.resume:
         recorder.restore()
 
-    def train_step(batch: Tensor, last: bool) -> Tensor:
-        accelerator.sync_gradients = last
-        with nullcontext() if last else accelerator.no_sync(model):
+    def train_step(batch: Tensor) -> Tensor:
+        with accelerator.accumulate(model):
             loss: Tensor = recorder.loss(model(batch))
-            accelerator.backward(loss / arguments.accumulate)
-        if last:
-            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
         return loss
 
     for _ in range(4):
         for number, batch in enumerate(loader, 1):
-            loss = recorder.step(train_step, batch, last=number % arguments.accumulate == 0)
+            loss = recorder.step(train_step, batch)
             if number % 40 == 0:
                 accelerator.log({"epoch loss": float(loss)}, step=recorder.num_updates)
     accelerator.end_training()

@@ -2,7 +2,9 @@
 
     hosts.py           shared by all hosts: version checks, the run, skipped samples
     huggingface.py     `SondeCallback` for `transformers.Trainer` and its subclasses
+    trl_trainers.py    what the rows of TRL's trainers are
     lightning.py       `SondeCallback` and `SondeLogger` for Lightning
+    lightning_factory.py  the same callback, asked for by an environment variable
     accelerate.py      `SondeTracker` for Accelerate
 
 Existing logs, imported as runs (without torch and without the tools that wrote them):

@@ -29,8 +29,15 @@ from sonde.integrations.hosts import (
     save_watch,
     skip_list_of,
 )
+from sonde.integrations.trl_trainers import (
+    TokenLossHook,
+    fold_pairs,
+    shows_token_losses,
+    trains_on_pairs,
+    unfold_pairs,
+)
 from sonde.recorder.options import OnEvent, RecorderOptions
-from sonde.recorder.recorder import Recorder
+from sonde.recorder.recorder import Recorder, deepspeed_refused
 from sonde.recorder.samples import TAG, tag
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
@@ -58,6 +65,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         self._model: Any = None
         self._num_micro = 1
         self._ids: Any = None
+        self._token_losses: TokenLossHook | None = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """In a replay, disable trackers and everything that would write."""
@@ -70,6 +78,8 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         if self._is_off:
             return
         trainer = self._trainer = _trainer_above()
+        if trainer.is_deepspeed_enabled:
+            raise deepspeed_refused("TrainingArguments.deepspeed")
         if order_of_process() is not None:
             _silence(trainer)
         self.run = Run(
@@ -107,6 +117,12 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         """Stop recording and close the run."""
         self._end()
 
+    def _end(self) -> None:
+        if self._token_losses is not None:
+            self._token_losses.close()
+            self._token_losses = None
+        super()._end()
+
     def _watched_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -123,12 +139,17 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         rows = None if num_items_in_batch is None else _num_rows(inputs)
         is_last = bool(trainer.accelerator.sync_gradients)
         own = {"items": num_items_in_batch, "micro": num_micro, "last": is_last, "rows": rows}
-        return recorder.step(self._step, {**inputs, _OWN: own})
+        batch = dict(inputs)
+        if trains_on_pairs(trainer):
+            batch, own["pairs"] = fold_pairs(inputs)
+        return recorder.step(self._step, {**batch, _OWN: own})
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Replaces the accelerator's `backward`. The loss is that of one micro-batch."""
         if self._recorder is not None:
-            self._recorder.loss(loss if self._num_micro == 1 else loss * self._num_micro)
+            tokens = None if self._token_losses is None else self._token_losses.take()
+            whole = loss if self._num_micro == 1 else loss * self._num_micro
+            self._recorder.loss(whole, token_losses=tokens)
         self._backward(loss, **kwargs)
 
     def _begin(self, model: Any) -> Recorder:
@@ -151,6 +172,8 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
             **({} if scaler is None else {"scaler": scaler}),
         )
         self._recorder.leave_saves_to_the_host()
+        if shows_token_losses(trainer):
+            self._token_losses = TokenLossHook(model)
         if num_updates and not self.run.is_replay:
             resume_recording(self._recorder, num_updates)
             load_watch(self.run, _checkpoint(trainer.args, trainer.state))
@@ -164,6 +187,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         model = self._model
         inputs = dict(batch)
         own = inputs.pop(_OWN)
+        inputs = unfold_pairs(inputs, own.get("pairs", []))
         num_items = own["items"]
         is_last = own["last"]
         self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]

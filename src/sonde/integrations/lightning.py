@@ -32,7 +32,7 @@ from sonde.integrations.hosts import (
     skip_list_of,
 )
 from sonde.recorder.options import OnEvent, RecorderOptions
-from sonde.recorder.recorder import Recorder
+from sonde.recorder.recorder import Recorder, deepspeed_refused
 from sonde.recorder.samples import BatchOrder, follow
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import is_check, order_of_process
@@ -118,19 +118,31 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
     ) -> None:
         """`decode` converts tokens to text. `on_event` and `options` are those of a `Recorder`."""
         super().__init__(_PACKAGE, OLDEST, directory, on_event, options)
+        self.is_from_environment = False
+        """Whether nobody wrote it into the script (lightning_factory.py)."""
         self._decode = decode
         self._order: BatchOrder | None = None
         self._numbers: Sequence[int] | None = None
         self._loaded: Mapping[str, Any] | None = None
         """The state that the Trainer resumes from."""
 
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint: another one for that of the environment, because
+        Lightning refuses two callbacks with one name.
+        """
+        own: str = super().state_key
+        return f"{own}, from the environment" if self.is_from_environment else own
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Open the run and start recording."""
         if stage != "fit":
             return
         self._end()
-        if self._is_off:
+        if self._is_off or not self._is_first(trainer):
             return
+        if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
+            raise deepspeed_refused("DeepSpeedStrategy")
         self._trainer = trainer
         self._order = None
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
@@ -152,6 +164,13 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         if order_of_process() is not None:
             trainer.loggers = []
             trainer.num_sanity_val_steps = 0
+
+    def _is_first(self, trainer: Any) -> bool:
+        """Return whether no other callback records this Trainer: the script may have one, and the
+        environment another.
+        """
+        own = [callback for callback in trainer.callbacks if isinstance(callback, SondeCallback)]
+        return own[0] is self
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Record the loss, which Lightning has divided by the number of accumulated batches."""

@@ -40,8 +40,8 @@ class Observer(ABC):
     def forward_ends(self, output: Any) -> None:
         """The model returned."""
 
-    def loss_reported(self, loss: Tensor) -> None:
-        """The user says what the loss is."""
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
+        """The user says what the loss is, and perhaps that of every token."""
 
     def norm_seen(self, norm: Any) -> None:
         """The gradient norm is known."""

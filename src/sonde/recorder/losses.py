@@ -2,12 +2,13 @@
 
 Token losses need no help from the user: while a forward runs, every `F.cross_entropy` is computed
 once more without its mean. Shift, ignored targets and class weights come out as in the user's code.
-A fused kernel that does not call it is not seen; `RecorderOptions(token_losses=…)` is used for
-those.
+A fused kernel that does not call it is not seen: its loop reports the token losses with the loss,
+or gives a function (`RecorderOptions(token_losses=…)`).
 
 At every step, the losses of rows come without a second cross-entropy: in eager mode, the graph node
 of the loss has saved all log-probabilities and the targets, and one gather gives the loss of every
-token. A compiled model has no such node, so there are no row losses unless they are provided.
+token. The node of a preference loss has saved the margins of its pairs. A compiled model has no
+such node, so there are no row losses unless they are provided.
 """
 
 import inspect
@@ -24,7 +25,8 @@ from torch.overrides import TorchFunctionMode
 from sonde.recorder.batch_tree import tokens_of
 from sonde.recorder.update import Loss, RowMeans, noted
 
-_NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_CROSS_ENTROPY: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_LOG_SIGMOID: Final = "LogSigmoidBackward0"
 _WHOLE: Final = 0.1
 """The losses of rows are those of the batch if they differ by no more than this fraction: class
 weights and small auxiliary losses make some difference.
@@ -137,13 +139,27 @@ def add_up(rows: Sequence[RowLosses], loss: float) -> bool:
     return any(abs(mean - loss) <= _WHOLE * abs(loss) for mean in means)
 
 
-def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
-    """Return the mean losses of the rows behind a loss, before its backward; None if they are not
-    available.
+def _means_of(token_losses: Tensor) -> RowMeans:
+    """Return the mean losses of rows from those of their tokens, NaN where a token does not
+    count.
     """
-    node = _node(loss.grad_fn)
-    if node is None or num_rows < 1:
+    tokens = token_losses.detach().float().flatten(1)
+    counts = (~tokens.isnan()).sum(1)
+    losses = tokens.nansum(1) / counts.clamp_min(1)
+    return _on_host(RowMeans(losses, counts))
+
+
+def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -> RowMeans | None:
+    """Return the mean losses of the rows behind a loss, before its backward; None if they are not
+    available. `token_losses` are what the user reported with it.
+    """
+    if num_rows < 1:
         return None
+    if token_losses is not None:
+        return _means_of(token_losses)
+    node = _node(loss.grad_fn)
+    if node is None:
+        return _preference_losses(loss, num_rows)
     try:
         # torch's notes on autograd document these attributes, in spite of the underscore.
         scores = node._saved_self  # noqa: SLF001
@@ -166,10 +182,36 @@ def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
     return RowMeans(losses / np.maximum(counts, 1), counts, targets, ignored)
 
 
+def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:
+    """Return the losses of pairs behind a preference loss such as DPO's, the mean of -log
+    sigmoid(margin); None if it is another one.
+    """
+    node = loss.grad_fn
+    while node is not None and type(node).__name__ != _LOG_SIGMOID:
+        following = [edge for edge, _ in node.next_functions if edge is not None]
+        # A sum of several terms has several branches, and no term is the whole loss.
+        node = following[0] if len(following) == 1 else None
+    try:
+        margins = None if node is None else node._saved_self.detach()  # type: ignore[attr-defined]  # noqa: SLF001
+    except (AttributeError, RuntimeError):
+        return None
+    if margins is None or margins.shape != (num_rows,):
+        return None
+    losses = -F.logsigmoid(margins.float())
+    counts = torch.ones_like(losses, dtype=torch.int64)
+    return _on_host(RowMeans(losses, counts))
+
+
+def _on_host(rows: RowMeans) -> RowMeans:
+    """Return the losses of rows as arrays, unless they are on a device."""
+    losses, counts = rows
+    return RowMeans(losses.numpy(), counts.numpy()) if losses.is_cpu else rows
+
+
 def _node(first: Any) -> Any | None:
     nodes = [first]
     for node in nodes:  # the list grows during the loop
-        if type(node).__name__ in _NODES:
+        if type(node).__name__ in _CROSS_ENTROPY:
             return node
         if node is not None and len(nodes) < _MAX_NODES:
             nodes += [following for following, _ in node.next_functions]
@@ -179,9 +221,10 @@ def _node(first: Any) -> Any | None:
 class LossSeen(BaseException):
     """Carries the loss out of a step function that is run again."""
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss, token_losses: Tensor | None = None) -> None:
         super().__init__()
         self.loss = loss
+        self.token_losses = token_losses
 
 
 def loss_in(output: Any) -> Tensor | None:

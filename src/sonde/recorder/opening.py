@@ -29,17 +29,19 @@ def make_visible() -> None:
         _logger.setLevel(logging.INFO)
 
 
-def tell_what_is_watched(training: Training, keeper: Keeper, *, has_rows: bool) -> None:
-    """Tell once, after the first update, when it is known what can be seen."""
+def tell_what_is_watched(training: Training, keeper: Keeper, why_no_rows: str) -> None:
+    """Tell once, after the first update, when it is known what can be seen. `why_no_rows` says why
+    rows are not, and is empty if they are.
+    """
     if training.run.rank != 0:
         return
     make_visible()
     watched = ["loss", "gradient norm"]
     missing = []
-    if has_rows:
+    if not why_no_rows:
         watched.append("rows")
     elif training.options.spikes.sample_risk is not None:
-        missing.append("rows (this loss does not show them; at an event they are run one by one)")
+        missing.append(f"rows ({why_no_rows})")
     kept = "no states are kept, so steps cannot be replayed"
     if keeper.keeps_states:
         options = training.options

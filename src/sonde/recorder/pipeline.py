@@ -87,8 +87,8 @@ class Pipeline(Observer):
         self._longest = 0
         self._clock = UpdateClock()
         self._num_scaler_skips = 0
-        self.has_rows: bool | None = None
-        """Whether the losses of rows are seen; None until the first update is over."""
+        self.why_no_rows: str | None = None
+        """Why rows are not seen, empty if they are; None until the first update is over."""
 
     # The stages.
 
@@ -110,8 +110,8 @@ class Pipeline(Observer):
         _check_length(update, self._longest, self.guard)
 
     @guarded("losses are not recorded")
-    def loss_reported(self, loss: Tensor) -> None:
-        """Take the loss of the micro-batch as the user reports it."""
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
+        """Take the loss of the micro-batch as the user reports it, and those of its tokens."""
         if not self._loss_is_reported:
             self._loss_is_reported = True
             if self.is_inside and not self.training.is_compiled:
@@ -121,7 +121,7 @@ class Pipeline(Observer):
         if update is not None and update.stage is Stage.COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
             self._clock.loss_is_known()
-            self._note_rows(loss)
+            self._note_rows(loss, token_losses)
 
     def gradients(self) -> None:
         """Judge the update after backward and before anything changes."""
@@ -180,8 +180,8 @@ class Pipeline(Observer):
         self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
-        if self.has_rows is None:
-            self.has_rows = all(micro.rows is not None for micro in update.micro)
+        if self.why_no_rows is None:
+            self.why_no_rows = _why_no_rows(update)
         self._judgement.done(update)
         self.state_watch.recorded(update)
 
@@ -272,7 +272,6 @@ class Pipeline(Observer):
             self._update = None
             return
         if self._update is None or not self._update.micro:
-            self._update = None
             self._begin_update()
         assert self._update is not None
         self._update.cannot_replay = "gradients of a step that failed were still there"
@@ -298,10 +297,11 @@ class Pipeline(Observer):
         is_applied = self._update is not None and self._update.is_applied
         return self.num_updates + int(is_applied) if is_recording else None
 
-    def _note_rows(self, loss: Tensor) -> None:
+    def _note_rows(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         if self._wants_rows and self._update is not None:
             micro = self._update.micro[-1]
-            micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
+            found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
+            micro.rows = found or micro.rows
 
     def _is_early(self, losses: list[Loss]) -> bool:
         """Return whether losses are known before the optimizer moves, on which all ranks agree."""
@@ -359,6 +359,15 @@ def _check_length(update: Update, longest: int, guard: Guard) -> None:
         f"sonde: no optimizer has moved in {update.num_calls} calls of step, so nothing is"
         " recorded. If the loop has another optimizer now, give that one to a new Recorder",
     )
+
+
+def _why_no_rows(update: Update) -> str:
+    """Return why the losses of single rows are not seen; empty if they are."""
+    if all(micro.rows is not None for micro in update.micro):
+        return ""
+    if any(micro.packs_samples for micro in update.micro):
+        return "a row of the batch holds several samples"
+    return "this loss does not show them; at an event they are run one by one"
 
 
 def _tell_late_loss(guard: Guard, on_event: str) -> None:

@@ -4,8 +4,8 @@ value.
 `standing_still` remembers the gradients, the generators, and everything that the modules of the
 model hold besides their parameters: buffers under their names, other tensors, counters, modes,
 hooks, generators of their own. The same goes for what the step function reaches: its closure, the
-globals it names and the object it belongs to. Afterwards each is what it was, and tensors have
-their old values in their old memory, so that views of them agree too.
+globals it names, the object it belongs to, and the count of an accelerator. Afterwards each is what
+it was, and tensors have their old values in their old memory, so that views of them agree too.
 
 Some things cannot be put back: an iterator that the step function draws its data from, a file, a
 counter in a library. `takes_from_iterators` finds the first, and then nothing is run again. The
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from sonde.recorder.accumulation import counts_batches, undo_counting
 from sonde.train.determinism import generators_restored
 
 _MAX_DEPTH: Final = 3
@@ -208,6 +209,8 @@ class Memory:
             self._remember_generator(value)
         elif isinstance(value, types.FunctionType | types.MethodType):
             self.remember_function(value, depth + 1)
+        elif counts_batches(value):
+            self._undo.append(undo_counting(value))
         elif depth >= _MAX_DEPTH or id(value) in self._seen:
             return
         elif isinstance(value, dict):

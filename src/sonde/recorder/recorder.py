@@ -151,7 +151,7 @@ class Recorder:
         pipeline.end_batch(result, last)
         if not self._has_told_opening and pipeline.num_updates:
             self._has_told_opening = True
-            tell_what_is_watched(self.training, self.keeper, has_rows=bool(pipeline.has_rows))
+            tell_what_is_watched(self.training, self.keeper, pipeline.why_no_rows or "")
         self._go_back_if_called()
         return result
 
@@ -181,12 +181,13 @@ class Recorder:
             loader = self._data = self.training.add("data", Rewound(loader))
         return self._judgement.kept_batches(loader, self._pipeline.intake.names_of)
 
-    def loss(self, loss: Tensor) -> Tensor:
+    def loss(self, loss: Tensor, *, token_losses: Tensor | None = None) -> Tensor:
         """Report the loss of the micro-batch, before backward and not divided by anything. Returns
-        the loss.
+        the loss. `token_losses` are needed from a fused kernel only: rows by tokens, NaN where a
+        token does not count.
         """
         if not self._is_off:
-            self.training.hooks.observer.loss_reported(loss)
+            self.training.hooks.observer.loss_reported(loss, token_losses)
         return loss
 
     def grad_norm(self, norm: Any) -> Any:
@@ -375,6 +376,9 @@ def _innermost(optimizer: Any) -> Any:
 def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
     if not isinstance(model, nn.Module):
         raise SettingError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    for part in (model, optimizer):
+        if type(part).__module__.partition(".")[0] == "deepspeed":
+            raise deepspeed_refused(type(part).__name__)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
             f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
@@ -385,6 +389,15 @@ def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
                 f"{name}={part!r:.80} has no state_dict",
                 hint="pass objects with a state by name, such as scheduler=scheduler",
             )
+
+
+def deepspeed_refused(name: str) -> SettingError:
+    """Return the error for a training with DeepSpeed; `name` is the part of it that was met."""
+    return SettingError(
+        f"sonde cannot record a training with DeepSpeed ({name})",
+        cause="DeepSpeed makes the update itself, so it can neither be judged before nor replayed",
+        hint="train with FSDP2 or DistributedDataParallel; or `sonde why` reads the log of this one",
+    )
 
 
 def _watch_forks(recorder: Recorder) -> None:

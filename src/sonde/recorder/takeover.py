@@ -221,8 +221,9 @@ class ReplayedUpdate(Observer):
         if loss is not None:
             forwards[-1].loss = noted(loss)
 
-    def loss_reported(self, loss: Tensor) -> None:
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Take the loss that the user reports."""
+        del token_losses
         self._is_reported = True
         self.update.micro[-1].losses.append(noted(loss))
 
@@ -306,10 +307,11 @@ class ScriptUpdater:
                 stack.enter_context(in_float32(self.model, parts.device_type))
             if watch is not None and not self._is_compiled and not parts.is_sharded:
                 stack.enter_context(watch.on(self.model))
-            for fed, moment in self._own(kept, batches):
+            own = self._own(kept, batches)
+            for place, (fed, moment) in enumerate(own, 1):
                 update.add(MicroBatch(fed.batch, moment, last=fed.last))
                 with back_at(moment, parts.device_type):
-                    returned = parts.call(fed.batch, fed.last)
+                    returned = parts.call(fed.batch, fed.last, completes_update=place == len(own))
         losses = update.seen_losses()
         if not losses:
             found = returned_loss(returned)

@@ -26,12 +26,13 @@ from sonde.checkpoint.resume_report import ResumeReport
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import RunError
 from sonde.recorder import losses as found_losses
+from sonde.recorder.accumulation import expect_micro_batch
 from sonde.recorder.batch_tree import num_rows
 from sonde.recorder.hooks import NOBODY, Hooks, Observer
 from sonde.recorder.losses import LossSeen, RowLosses, TokenLossCapture
 from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
-from sonde.recorder.put_back import standing_still, takes_from_iterators
+from sonde.recorder.put_back import reached, standing_still, takes_from_iterators
 from sonde.recorder.row_search import RowSearch, find_row_losses
 from sonde.recorder.update import MicroBatch, noted
 from sonde.run import Run
@@ -53,10 +54,10 @@ class UntilLoss(Observer):
         self._loss_from = loss_from
         self._keeps_graph = keeps_graph
 
-    def loss_reported(self, loss: Tensor) -> None:
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Carry the loss out of the step function."""
         if self._loss_from == "told":
-            raise LossSeen(loss if self._keeps_graph else noted(loss))
+            raise LossSeen(loss if self._keeps_graph else noted(loss), token_losses)
 
     def forward_ends(self, output: Any) -> None:
         """Carry the loss out of the step function."""
@@ -104,6 +105,7 @@ class Training:
         self.is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
         """Whether every rank has only a part of the weights."""
         self._waiting: dict[str, Any] = {}
+        self._reported_tokens: Tensor | None = None
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
         """Add another stateful object; if its state was already restored, it is loaded now."""
@@ -120,9 +122,13 @@ class Training:
         groups = optimizer.param_groups
         return any(id(parameter) in own for group in groups for parameter in group["params"])
 
-    def call(self, batch: Any, last: bool | None) -> Any:
-        """Call the step function with a batch, and with `last` if it expects it."""
+    def call(self, batch: Any, last: bool | None, *, completes_update: bool = True) -> Any:
+        """Call the step function with a batch that was recorded, and with `last` if it expects
+        it.
+        """
         assert self.step_function is not None
+        values = reached(self.step_function)
+        expect_micro_batch(values, completes_update=completes_update)
         return self.step_function(batch) if last is None else self.step_function(batch, last)
 
     def standing_still(self) -> AbstractContextManager[None]:
@@ -167,6 +173,7 @@ class Training:
             with self.hooks.observed_by(UntilLoss(loss_from)), back_at(moment, self.device_type):
                 self.call(batch, last)
         except LossSeen as seen:
+            self._reported_tokens = seen.token_losses
             return float(seen.loss)
         return None
 
@@ -215,8 +222,8 @@ class Training:
     def rows_again(
         self, forward: Callable[[], object], batch: Any, moment: Moment
     ) -> list[RowLosses]:
-        """Return the token losses of a batch by row, observed while `forward` runs or computed by
-        the user's function.
+        """Return the token losses of a batch by row: observed while `forward` runs, reported with
+        its loss, or computed by the user's function.
 
         Empty if they are not available.
         """
@@ -229,9 +236,19 @@ class Training:
             if given is not None:
                 with back_at(moment, self.device_type), torch.no_grad():
                     return found_losses.rows_given(given(batch), batch)
+            self._take_reported_tokens()  # those of an earlier forward
             with TokenLossCapture() as capture:
                 forward()
+        reported = self._take_reported_tokens()
+        if reported is not None:
+            return found_losses.rows_given(reported, batch)
         return found_losses.rows_of(capture.found, num_rows(batch))
+
+    def _take_reported_tokens(self) -> Tensor | None:
+        """Return the token losses that came with the last loss, once."""
+        reported = self._reported_tokens
+        self._reported_tokens = None
+        return reported
 
     def steps(self) -> list[int]:
         """Return the number of updates of each kept state."""

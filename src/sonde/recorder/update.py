@@ -96,6 +96,16 @@ class MicroBatch:
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
+    @property
+    def packs_samples(self) -> bool:
+        """Whether its rows hold several samples each, so that none has a loss of its own."""
+        return self.names is not None and len(self.names) > self.num_rows
+
+    @property
+    def num_sample_rows(self) -> int:
+        """The number of rows that are a sample each; 0 if rows hold several."""
+        return 0 if self.packs_samples else self.num_rows
+
     def seen_losses(self) -> list[Loss]:
         """Return its losses: those that the user reported, otherwise those that the model
         returned.

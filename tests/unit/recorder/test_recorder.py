@@ -239,6 +239,13 @@ def test_a_setting_that_makes_no_sense_is_refused() -> None:
         RecorderOptions(recent_steps=0)
 
 
+def test_deepspeed_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    engine = type("DeepSpeedEngine", (nn.Linear,), {"__module__": "deepspeed.runtime.engine"})
+    model = engine(2, 2)
+    with pytest.raises(SettingError, match="DeepSpeed"):
+        Recorder(tmp_path / "run", model, torch.optim.SGD(model.parameters()))
+
+
 def test_training_that_goes_on_from_the_state_before_an_event_makes_the_same_steps_again(
     tmp_path: Path,
 ) -> None:

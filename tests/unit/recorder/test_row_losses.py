@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from recorder_loops import Training
 
 from sonde.recorder.losses import row_means
+from sonde.recorder.recorder import Recorder
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.reader import read_records
+from sonde.spikes.spike_log import read_spikes
 from sonde.spikes.spike_records import SAMPLE
 
 
@@ -37,6 +39,29 @@ def test_a_loss_without_rows_has_none() -> None:
     assert row_means(loss.detach(), 6) is None
     loss.backward()
     assert row_means(loss, 6) is None
+
+
+def test_token_losses_that_are_reported_with_the_loss_are_those_of_the_rows(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 1)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    recorder = Recorder(tmp_path / "run", model, optimizer)
+
+    def train_step(batch: dict[str, torch.Tensor]) -> None:
+        token_losses = model(batch["x"]).squeeze(-1).square()
+        recorder.loss(token_losses.mean(), token_losses=token_losses).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dice = torch.Generator().manual_seed(1)
+    for step in range(1, 161):
+        values = 1 + 0.1 * torch.randn(8, 3, 4, generator=dice)
+        if step == 150:
+            values[5] *= 2
+        names = torch.arange(8) + 8 * step
+        recorder.step(train_step, {"x": values, "sample_ids": names})
+    recorder.run.close()
+    assert 8 * 150 + 5 in [sample.sample for sample in read_spikes(tmp_path / "run").samples]
 
 
 @pytest.mark.slow

@@ -77,8 +77,9 @@ class Witness(Observer):
         """The gradient norm that was clipped."""
         self._moves = moves
 
-    def loss_reported(self, loss: Tensor) -> None:
+    def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Note the loss."""
+        del token_losses
         self.told.append(float(loss.detach()))
 
     def norm_seen(self, norm: Any) -> None:
