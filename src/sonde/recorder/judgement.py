@@ -84,6 +84,7 @@ class Judgement:
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
         self.quiet = QuietLook(self._run, guard, self.spikes, alerts, keeper.memory)
         """Looks for failures without a jump."""
+        keeper.on_written = self.quiet.look
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -134,7 +135,6 @@ class Judgement:
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
-                self.quiet.look(update)
                 self._keeper.put(update)
 
     def _may_read(self, table: Copy) -> bool:
@@ -152,8 +152,15 @@ class Judgement:
             self._scene.prepare()
         if self._late and any(waiting is update for waiting, _ in self._late):
             return  # it is written when its loss has arrived
-        self.quiet.look(update)
         self._keeper.put(update)
+        if self.quiet.found:
+            self.quiet.tell_found()
+
+    def flush(self) -> None:
+        """Judge and write everything that is pending, and tell what was found on the way."""
+        self.drain(wait=True)
+        self._keeper.flush()
+        self.quiet.tell_found()
 
     def take_own_seconds(self) -> float:
         """Return how long looks at scenes took since the last call."""

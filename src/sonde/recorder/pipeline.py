@@ -31,7 +31,7 @@ from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, Loss, Stage, Update, UpdateClock, noted
+from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
 from sonde.recorder.vitals import VitalsWatch
 
 _MAX_FIRST_CALLS: Final = 1000
@@ -85,6 +85,7 @@ class Pipeline(Observer):
         self._has_failed = False
         self._has_begun = False
         self._longest = 0
+        self._max_calls = _MAX_FIRST_CALLS
         self._clock = UpdateClock()
         self._num_scaler_skips = 0
         self.has_rows: bool | None = None
@@ -105,9 +106,11 @@ class Pipeline(Observer):
                 self.intake.check_again()
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
-            self._rank_watch.begin_update(self.num_updates)
+            if self._rank_watch.is_on:
+                self._rank_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
-        _check_length(update, self._longest, self.guard)
+        if update.num_calls > self._max_calls:
+            _hold_no_more(update, self.guard)
 
     @guarded("losses are not recorded")
     def loss_reported(self, loss: Tensor) -> None:
@@ -120,8 +123,7 @@ class Pipeline(Observer):
         update = self._update
         if update is not None and update.stage is Stage.COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
-            self._clock.loss_is_known()
-            self._note_rows(loss)
+            self._loss_is_known(update.micro[-1], loss)
 
     def gradients(self) -> None:
         """Judge the update after backward and before anything changes."""
@@ -129,7 +131,8 @@ class Pipeline(Observer):
         if update is None or update.stage is not Stage.COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
-        self.state_watch.before_optimizer(update)
+        if self.state_watch.is_waiting:
+            self.state_watch.before_optimizer(update)
         update.stage = Stage.JUDGED
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
@@ -151,7 +154,8 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             return
-        self.intake.note_draws(update)
+        if self.intake.checked is not None:
+            self.intake.note_draws(self.intake.checked)
         if last is None and not update.is_applied and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
             update.stage = Stage.APPLIED
@@ -173,11 +177,18 @@ class Pipeline(Observer):
             return
         self.num_updates += 1
         self._clock.end(update, self._judgement.take_own_seconds())
-        self._rank_watch.note(self._clock)
-        self._longest = max(self._longest, update.num_calls)
+        if self._rank_watch.is_on:
+            self._rank_watch.note(self._clock)
+        if update.num_calls > self._longest:
+            self._longest = update.num_calls
+            self._max_calls = max(2 * self._longest, _MIN_CALLS)
         update.autocast = self._autocast
-        self._note_skips(update)
-        self.first_look.end_update(update)
+        if update.stage is Stage.COLLECTING:
+            self._note_skip(update)
+        else:
+            self._num_scaler_skips = 0
+        if self.first_look.is_due(self.num_updates):
+            self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
         if self.has_rows is None:
@@ -236,8 +247,7 @@ class Pipeline(Observer):
         loss = found_losses.loss_in(output)
         if loss is not None:
             forwards[-1].loss = noted(loss)
-            self._clock.loss_is_known()
-            self._note_rows(loss)
+            self._loss_is_known(update.micro[-1], loss)
 
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
@@ -246,10 +256,12 @@ class Pipeline(Observer):
     @guarded("gradients are not judged")
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Judge the update if its optimizer is about to move."""
-        self.first_look.before_step(optimizer, self._norm)
+        if self.first_look.is_on:
+            self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
             self.gradients()
-            self._vitals.before_step(self._update)
+            if self._vitals.is_on:
+                self._vitals.before_step(self._update)
         elif self.training.is_moved_by(optimizer):
             self._other_optimizer = optimizer
 
@@ -259,7 +271,8 @@ class Pipeline(Observer):
         if optimizer is self.training.optimizer and self._update is not None:
             self._other_optimizer = None
             self._update.stage = Stage.APPLIED
-            self._vitals.after_step(self._update)
+            if self._vitals.is_on:
+                self._vitals.after_step(self._update)
             if not self.is_inside:
                 self._record(None)
 
@@ -298,9 +311,11 @@ class Pipeline(Observer):
         is_applied = self._update is not None and self._update.is_applied
         return self.num_updates + int(is_applied) if is_recording else None
 
-    def _note_rows(self, loss: Tensor) -> None:
-        if self._wants_rows and self._update is not None:
-            micro = self._update.micro[-1]
+    def _loss_is_known(self, micro: MicroBatch, loss: Tensor) -> None:
+        """Note what else a loss tells: how long this rank took to it, and the losses of rows."""
+        if self._rank_watch.is_on:
+            self._clock.loss_is_known()
+        if self._wants_rows:
             micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
 
     def _is_early(self, losses: list[Loss]) -> bool:
@@ -309,13 +324,11 @@ class Pipeline(Observer):
             self._loss_comes_early = self._judgement.agree(bool(losses))
         return self._loss_comes_early
 
-    def _note_skips(self, update: Update) -> None:
+    def _note_skip(self, update: Update) -> None:
         """Note that a scaler has skipped the update, and tell if it does nothing else."""
-        if update.stage is not Stage.COLLECTING:
-            self._num_scaler_skips = 0
-            return
         update.note_rates(self.training.optimizer)
-        self.state_watch.before_optimizer(update)
+        if self.state_watch.is_waiting:
+            self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
         self._num_scaler_skips += 1
@@ -346,13 +359,8 @@ class Pipeline(Observer):
         self._keeper.begin_again()
 
 
-def _check_length(update: Update, longest: int, guard: Guard) -> None:
-    """Tell, and hold no more batches, if no optimizer moves for very long. `longest` is how many
-    micro-batches an update had so far.
-    """
-    limit = max(2 * longest, _MIN_CALLS) if longest else _MAX_FIRST_CALLS
-    if update.num_calls <= limit:
-        return
+def _hold_no_more(update: Update, guard: Guard) -> None:
+    """Hold no more batches and tell why: no optimizer has moved for very long."""
     update.forget_batches()
     guard.tell(
         "no optimizer step",

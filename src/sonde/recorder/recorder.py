@@ -254,8 +254,7 @@ class Recorder:
         """Judge and write everything that is pending."""
         if self._is_off or self._is_closed:
             return
-        self._judgement.drain(wait=True)
-        self.keeper.flush()
+        self._judgement.flush()
 
     def close(self) -> None:
         """Stop recording: remove the hooks and write everything. A second call does nothing."""
@@ -267,7 +266,7 @@ class Recorder:
         self._pipeline.state_watch.close(self._pipeline.num_applied())
         self.training.hooks.close()
         try:
-            self._judgement.drain(wait=True)
+            self._judgement.flush()
             self.keeper.close()
         except PASSES:
             raise
