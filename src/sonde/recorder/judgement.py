@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from sonde import ranks
 from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
@@ -196,20 +194,19 @@ class Judgement:
         if update.loss is None:
             return
         self._judged = update
-        rows: dict[str, Any] = {}
-        if update.micro and update.micro[0].rows is not None:
-            rows = _rows(update)
+        rows = update.rows()
         event = self.spikes.observe(
             update.step,
             update.loss,
             lr=update.lr,
             grad_norm=update.grad_norm,
-            sample_ids=update.names() if rows else update.names,
+            sample_ids=update.names if rows is None else update.names(),
+            sample_losses=None if rows is None else rows.losses,
+            token_counts=None if rows is None else rows.counts,
             rng=update.random_numbers,
-            **rows,
         )
         self._judged = None
-        if rows and event is None:
+        if rows is not None and event is None:
             found = self.spikes.sample_event
             if found is not None:
                 self._attempt(found.step, lambda: self._look_at_rows(found, update))
@@ -369,15 +366,3 @@ def _in_a_line(verdict: Verdict) -> str:
         name = sample_name(suspect.dataset, suspect.sample)
         sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {name}"
     return sentence
-
-
-def _rows(update: Update) -> dict[str, Any]:
-    """Return the losses of single rows, if all micro-batches have them."""
-    known = [micro.rows for micro in update.micro if micro.rows is not None]
-    if len(known) < len(update.micro):
-        return {}
-    losses, counts = known[0]
-    if len(known) > 1:
-        losses = torch.cat([torch.as_tensor(rows.losses) for rows in known])
-        counts = torch.cat([torch.as_tensor(rows.counts) for rows in known])
-    return {"sample_losses": losses, "token_counts": counts}

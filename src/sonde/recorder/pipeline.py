@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sonde.errors import TrainingStopped
 from sonde.recorder import losses as found_losses
-from sonde.recorder.checking.first_look import FirstLook
+from sonde.recorder.checking.first_look import LOOK_EVERY, FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
 from sonde.recorder.intake import BatchIntake
@@ -31,7 +31,7 @@ from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
+from sonde.recorder.update import Forward, MicroBatch, Stage, Update, UpdateClock, noted
 from sonde.recorder.vitals import VitalsWatch
 
 _MAX_FIRST_CALLS: Final = 1000
@@ -42,6 +42,12 @@ _MANY_SKIPS: Final = 25
 """So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
 2**16, a scaler is down at 1 after 16.
 """
+
+
+# Global names, because a member of an enumeration takes three times as long to look up.
+_COLLECTING: Final = Stage.COLLECTING
+_JUDGED: Final = Stage.JUDGED
+_APPLIED: Final = Stage.APPLIED
 
 
 class Pipeline(Observer):
@@ -63,8 +69,8 @@ class Pipeline(Observer):
         """Whether a step function passed by the user is running."""
         self.begins_anew: Callable[[], None] = lambda: None
         """Called before the first update."""
-        self.before_batch: Callable[[], None] = lambda: None
-        """Called before the first micro-batch of an update."""
+        self.before_update: Callable[[], None] = lambda: None
+        """Called before an update."""
         self._keeper = keeper
         self._judgement = judgement
         self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
@@ -121,23 +127,25 @@ class Pipeline(Observer):
                 # Without hooks a forward pass costs less. A compiled model would be compiled again.
                 self.training.hooks.leave_the_model()
         update = self._update
-        if update is not None and update.stage is Stage.COLLECTING and update.micro:
+        if update is not None and update.stage is _COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
             self._loss_is_known(update.micro[-1], loss)
 
     def gradients(self) -> None:
         """Judge the update after backward and before anything changes."""
         update = self._update
-        if update is None or update.stage is not Stage.COLLECTING or not update.micro:
+        if update is None or update.stage is not _COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
         if self.state_watch.is_waiting:
             self.state_watch.before_optimizer(update)
-        update.stage = Stage.JUDGED
+        update.stage = _JUDGED
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
-        if not self._is_early(losses):
+        if self._loss_comes_early is None:  # on this all ranks agree
+            self._loss_comes_early = self._judgement.agree(bool(losses))
+        if not self._loss_comes_early:
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
                 _tell_late_loss(self.guard, self._judgement.on_event)
@@ -156,10 +164,10 @@ class Pipeline(Observer):
             return
         if self.intake.checked is not None:
             self.intake.note_draws(self.intake.checked)
-        if last is None and not update.is_applied and self._other_optimizer is not None:
+        if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
-            update.stage = Stage.APPLIED
-        if last or (last is None and (update.is_applied or self._scaler.has_updated)):
+            update.stage = _APPLIED
+        if last or (last is None and (update.stage is _APPLIED or self._scaler.has_updated)):
             self._record(returned)
 
     @guarded("this step is not recorded")
@@ -183,11 +191,11 @@ class Pipeline(Observer):
             self._longest = update.num_calls
             self._max_calls = max(2 * self._longest, _MIN_CALLS)
         update.autocast = self._autocast
-        if update.stage is Stage.COLLECTING:
+        if update.stage is _COLLECTING:
             self._note_skip(update)
         else:
             self._num_scaler_skips = 0
-        if self.first_look.is_due(self.num_updates):
+        if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
             self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
@@ -204,13 +212,13 @@ class Pipeline(Observer):
         if update is None or isinstance(error, TrainingStopped):
             self._update = None
             return
-        if update.is_applied:
+        if update.stage is _APPLIED:
             self.recorded()
             return
         reason = f"{type(error).__name__}: {error}"[:500]
         self.training.run.event("step_failed", step=update.step, reason=reason)
         update.drop_last()
-        update.stage = Stage.COLLECTING
+        update.stage = _COLLECTING
         update.is_judged = False
         self._has_failed = True
 
@@ -222,7 +230,7 @@ class Pipeline(Observer):
         if not self.is_inside:
             if not mode:
                 return  # an evaluation between steps
-            if self._update is not None and self._update.is_applied:
+            if self._update is not None and self._update.stage is _APPLIED:
                 self.recorded()
             self.begin_batch(_only(args, kwargs))
         update = self._update
@@ -242,7 +250,7 @@ class Pipeline(Observer):
         if self._loss_is_reported or update is None or not update.micro:
             return
         forwards = update.micro[-1].forwards
-        if not forwards or update.stage is not Stage.COLLECTING:
+        if not forwards or update.stage is not _COLLECTING:
             return
         loss = found_losses.loss_in(output)
         if loss is not None:
@@ -270,7 +278,7 @@ class Pipeline(Observer):
         """Note that the optimizer has moved."""
         if optimizer is self.training.optimizer and self._update is not None:
             self._other_optimizer = None
-            self._update.stage = Stage.APPLIED
+            self._update.stage = _APPLIED
             if self._vitals.is_on:
                 self._vitals.after_step(self._update)
             if not self.is_inside:
@@ -291,7 +299,7 @@ class Pipeline(Observer):
         self._update.cannot_replay = "gradients of a step that failed were still there"
 
     def _begin_update(self) -> Update:
-        self.before_batch()
+        self.before_update()
         self._clock.begin()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
@@ -308,7 +316,7 @@ class Pipeline(Observer):
     def num_applied(self) -> int | None:
         """Return how many updates the weights have; None while nothing is recorded."""
         is_recording = self.training.hooks.observer is self
-        is_applied = self._update is not None and self._update.is_applied
+        is_applied = self._update is not None and self._update.stage is _APPLIED
         return self.num_updates + int(is_applied) if is_recording else None
 
     def _loss_is_known(self, micro: MicroBatch, loss: Tensor) -> None:
@@ -317,12 +325,6 @@ class Pipeline(Observer):
             self._clock.loss_is_known()
         if self._wants_rows:
             micro.rows = found_losses.row_means(loss, micro.num_rows) or micro.rows
-
-    def _is_early(self, losses: list[Loss]) -> bool:
-        """Return whether losses are known before the optimizer moves, on which all ranks agree."""
-        if self._loss_comes_early is None:
-            self._loss_comes_early = self._judgement.agree(bool(losses))
-        return self._loss_comes_early
 
     def _note_skip(self, update: Update) -> None:
         """Note that a scaler has skipped the update, and tell if it does nothing else."""
@@ -344,7 +346,7 @@ class Pipeline(Observer):
         if not losses:
             _tell_no_loss(self.guard)
         if update.skipped is None:
-            update.stage = Stage.APPLIED
+            update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:

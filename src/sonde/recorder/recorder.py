@@ -106,7 +106,7 @@ class Recorder:
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
         self._pipeline.begins_anew = self._begin_anew
-        self._pipeline.before_batch = self._before_batch
+        self._pipeline.before_update = self._before_update
         self._data: Rewound | None = None
         self._has_told_opening = is_check()
         self._check: CheckSession | None = None
@@ -303,7 +303,7 @@ class Recorder:
         self.run.event("resume", step=step)
         return step
 
-    def _before_batch(self) -> None:
+    def _before_update(self) -> None:
         if self.run.is_replay:
             give_up(_without_step_function("replayed in a new process"))
         if self._check is not None and not self._check.has_begun and self._pipeline.num_updates:

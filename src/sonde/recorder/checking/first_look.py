@@ -12,7 +12,7 @@ from sonde.recorder.training import Training
 from sonde.recorder.update import Update
 from sonde.records.replay_order import is_check
 
-_EVERY: Final = 8
+LOOK_EVERY: Final = 8
 """How many updates pass between two looks for a change of mode or parameter groups."""
 
 
@@ -28,10 +28,6 @@ class FirstLook:
         self.is_on = self._is_wanted
         """Whether the first updates are not over yet."""
 
-    def is_due(self, step: int) -> bool:
-        """Return whether the update `step` is to be looked at when it is over."""
-        return self.is_on or step % _EVERY == 0
-
     @guarded("the first updates are not looked at")
     def before_step(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
         """An optimizer is about to move; `norm` is the one that was clipped, if any."""
@@ -39,7 +35,7 @@ class FirstLook:
 
     @guarded("the first updates are not looked at")
     def end_update(self, update: Update) -> None:
-        """An update is over, and `is_due` says that it is to be looked at."""
+        """One of the first updates is over, or a later one at which a change would be noticed."""
         if self.is_on:
             self.steps.end_update(update)
             self.is_on = not self.steps.is_over
