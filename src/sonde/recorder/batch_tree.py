@@ -214,8 +214,8 @@ def _tokens_of(batch: Any, depth: int) -> Tensor | None:
 
 def _has_tokens(tensor: Tensor) -> bool:
     """Return whether a tensor may hold tokens: whole numbers, in at least one dimension."""
-    # Read from the dtype: a method would release the GIL.
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.dim():
+    dtype = tensor.dtype  # a method of the tensor would release the GIL
+    if dtype.is_floating_point or dtype.is_complex or not tensor.dim():
         return False
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
 

@@ -9,19 +9,28 @@ from collections.abc import Callable, Sequence
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.update import RowMeans, Update
 from sonde.spikes.bits_watch import CharacterCounts
+from sonde.spikes.spike_records import StepEntry
 
 
 class RowCharacters:
-    """Counts the characters of the rows of updates."""
+    """Counts the characters of rows of the update that is being judged."""
 
-    def __init__(self, decode: Callable[[list[int]], str], guard: Guard) -> None:
+    def __init__(
+        self,
+        decode: Callable[[list[int]], str],
+        guard: Guard,
+        judged: Callable[[], Update | None],
+    ) -> None:
+        """`judged` returns the update that is being judged."""
         self._counts = CharacterCounts(decode)
         self._guard = guard
+        self._judged = judged
         self._has_failed = False
 
-    def count(self, update: Update, rows: Sequence[int]) -> list[int] | None:
-        """Return the number of characters of some rows of an update; None if it is not known."""
-        if self._has_failed:
+    def __call__(self, entry: StepEntry, rows: Sequence[int]) -> list[int] | None:
+        """Return the number of characters of some rows of a step; None if it is not known."""
+        update = self._judged()
+        if self._has_failed or update is None or update.step != entry.step:
             return None
         known = [micro.rows for micro in update.micro if micro.rows is not None]
         if any(micro.targets is None for micro in known):

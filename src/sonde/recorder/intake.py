@@ -35,7 +35,8 @@ class BatchIntake:
         self._keeper = keeper
         self._sample_ids = sample_ids
         self._num_to_check = _NUM_CHECKED
-        self._checked: MicroBatch | None = None
+        self.checked: MicroBatch | None = None
+        """The last micro-batch, if it is looked at closely."""
 
     def check_again(self) -> None:
         """Look at the next batch closely: a state was kept, and replays begin with it."""
@@ -45,7 +46,8 @@ class BatchIntake:
         """Add a batch to an update."""
         checks = self._num_to_check > 0
         self._num_to_check -= checks
-        self._look_at_the_checked()
+        if self.checked is not None:
+            self._look_at_the_checked(self.checked)
         device_type = self._training.device_type
         moment = take_moment(device_type, with_host=checks or self.draws_on_host)
         copied = checks or self._keeper.copies_batches
@@ -59,17 +61,13 @@ class BatchIntake:
             micro = MicroBatch(None, moment, last=last)
             micro.tree.problem = "a batch that could not be read"
             update.cannot_replay = "its batch could not be read"
-        if checks:
-            self._checked = micro
+        self.checked = micro if checks else None
         update.add(micro)
 
-    def note_draws(self, update: Update) -> None:
+    def note_draws(self, checked: MicroBatch) -> None:
         """At the end of a micro-batch, note whether Python's or numpy's generators have moved."""
-        if self.draws_on_host or not update.micro:
-            return
-        host = update.micro[-1].moment.host
-        if host is not None:
-            self.draws_on_host = host != host_generators()
+        if not self.draws_on_host:
+            self.draws_on_host = checked.moment.host != host_generators()
 
     @guarded("the names of samples are not recorded")
     def names_of(self, batch: Any) -> Any:
@@ -78,9 +76,7 @@ class BatchIntake:
             return self._sample_ids(batch)
         return batch.get("sample_ids") if type(batch) is dict else None
 
-    def _look_at_the_checked(self) -> None:
+    def _look_at_the_checked(self, checked: MicroBatch) -> None:
         """Find out whether the loop overwrites its batches."""
-        checked = self._checked
-        self._checked = None
-        if checked is not None and not checked.is_untouched():
+        if not checked.is_untouched():
             self._keeper.copies_batches = True

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from sonde import ranks
 from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
@@ -69,11 +67,10 @@ class Judgement:
         self._guard = guard
         self._scene = Scene(training)
         decode = training.decode
-        self._characters = None if decode is None else RowCharacters(decode, guard)
         self.spikes = self._run.spikes(
             settings=self._options.spikes,
             investigate=self._on_event_begun,
-            characters=None if decode is None else self._count_characters,
+            characters=decode and RowCharacters(decode, guard, lambda: self._judged),
         )
         """The spike recorder."""
         training.named["sonde"] = self.spikes
@@ -87,6 +84,7 @@ class Judgement:
         self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
         self.quiet = QuietLook(self._run, guard, self.spikes, alerts, keeper.memory)
         """Looks for failures without a jump."""
+        keeper.on_written = self.quiet.look
         self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
@@ -137,7 +135,6 @@ class Judgement:
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
             self._take(update)
             if update.is_over:
-                self.quiet.look(update)
                 self._keeper.put(update)
 
     def _may_read(self, table: Copy) -> bool:
@@ -155,8 +152,15 @@ class Judgement:
             self._scene.prepare()
         if self._late and any(waiting is update for waiting, _ in self._late):
             return  # it is written when its loss has arrived
-        self.quiet.look(update)
         self._keeper.put(update)
+        if self.quiet.found:
+            self.quiet.tell_found()
+
+    def flush(self) -> None:
+        """Judge and write everything that is pending, and tell what was found on the way."""
+        self.drain(wait=True)
+        self._keeper.flush()
+        self.quiet.tell_found()
 
     def take_own_seconds(self) -> float:
         """Return how long looks at scenes took since the last call."""
@@ -192,32 +196,24 @@ class Judgement:
         if update.loss is None:
             return
         self._judged = update
-        rows: dict[str, Any] = {}
-        if update.micro and update.micro[0].rows is not None:
-            rows = _rows(update)
+        rows = update.rows()
         event = self.spikes.observe(
             update.step,
             update.loss,
             lr=update.lr,
             grad_norm=update.grad_norm,
-            sample_ids=update.names() if rows else update.names,
+            sample_ids=update.names if rows is None else update.names(),
+            sample_losses=None if rows is None else rows.losses,
+            token_counts=None if rows is None else rows.counts,
             rng=update.random_numbers,
-            **rows,
         )
         self._judged = None
-        if rows and event is None:
+        if rows is not None and event is None:
             found = self.spikes.sample_event
             if found is not None:
                 self._attempt(found.step, lambda: self._look_at_rows(found, update))
         if self.on_event != "record":
             self._react(update, event)
-
-    def _count_characters(self, entry: StepEntry, rows: Sequence[int]) -> list[int] | None:
-        """Return the number of characters of some rows of the update that is being judged."""
-        update = self._judged
-        if self._characters is None or update is None or update.step != entry.step:
-            return None
-        return self._characters.count(update, rows)
 
     def _react(self, update: Update, event: Event | None) -> None:
         """Do what `on_event` asks for."""
@@ -377,16 +373,3 @@ def _in_a_line(verdict: Verdict) -> str:
         name = sample_name(suspect.dataset, suspect.sample)
         sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {name}"
     return sentence
-
-
-def _rows(update: Update) -> dict[str, Any]:
-    """Return the losses of single rows, if all micro-batches have them."""
-    known = [micro.rows for micro in update.micro if micro.rows is not None]
-    if len(known) < len(update.micro):
-        return {}
-    losses = known[0].losses
-    counts = known[0].counts
-    if len(known) > 1:
-        losses = torch.cat([torch.as_tensor(rows.losses) for rows in known])
-        counts = torch.cat([torch.as_tensor(rows.counts) for rows in known])
-    return {"sample_losses": losses, "token_counts": counts}

@@ -204,8 +204,9 @@ def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:
 
 def _on_host(rows: RowMeans) -> RowMeans:
     """Return the losses of rows as arrays, unless they are on a device."""
-    losses, counts = rows
-    return RowMeans(losses.numpy(), counts.numpy()) if losses.is_cpu else rows
+    if not rows.losses.is_cpu:
+        return rows
+    return RowMeans(rows.losses.numpy(), rows.counts.numpy())
 
 
 def _node(first: Any) -> Any | None:

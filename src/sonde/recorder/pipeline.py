@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sonde.errors import TrainingStopped
 from sonde.recorder import losses as found_losses
-from sonde.recorder.checking.first_look import FirstLook
+from sonde.recorder.checking.first_look import LOOK_EVERY, FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
 from sonde.recorder.intake import BatchIntake
@@ -31,7 +31,7 @@ from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, Loss, Stage, Update, UpdateClock, noted
+from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
 from sonde.recorder.vitals import VitalsWatch
 
 _MAX_FIRST_CALLS: Final = 1000
@@ -42,6 +42,12 @@ _MANY_SKIPS: Final = 25
 """So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
 2**16, a scaler is down at 1 after 16.
 """
+
+
+# Global names, because a member of an enumeration takes three times as long to look up.
+_COLLECTING: Final = Stage.COLLECTING
+_JUDGED: Final = Stage.JUDGED
+_APPLIED: Final = Stage.APPLIED
 
 
 class Pipeline(Observer):
@@ -63,8 +69,8 @@ class Pipeline(Observer):
         """Whether a step function passed by the user is running."""
         self.begins_anew: Callable[[], None] = lambda: None
         """Called before the first update."""
-        self.before_batch: Callable[[], None] = lambda: None
-        """Called before the first micro-batch of an update."""
+        self.before_update: Callable[[], None] = lambda: None
+        """Called before an update."""
         self._keeper = keeper
         self._judgement = judgement
         self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
@@ -105,9 +111,11 @@ class Pipeline(Observer):
                 self.intake.check_again()
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
-            self._rank_watch.begin_update(self.num_updates)
+            if self._rank_watch.is_on:
+                self._rank_watch.begin_update(self.num_updates)
         self.intake.take(update, batch, last)
-        _check_length(update, self._longest, self.guard)
+        if update.num_calls > _MIN_CALLS:
+            _check_length(update, self._longest, self.guard)
 
     @guarded("losses are not recorded")
     def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
@@ -118,23 +126,25 @@ class Pipeline(Observer):
                 # Without hooks a forward pass costs less. A compiled model would be compiled again.
                 self.training.hooks.leave_the_model()
         update = self._update
-        if update is not None and update.stage is Stage.COLLECTING and update.micro:
+        if update is not None and update.stage is _COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
-            self._clock.loss_is_known()
-            self._note_rows(loss, token_losses)
+            self._loss_is_known(update.micro[-1], loss, token_losses)
 
     def gradients(self) -> None:
         """Judge the update after backward and before anything changes."""
         update = self._update
-        if update is None or update.stage is not Stage.COLLECTING or not update.micro:
+        if update is None or update.stage is not _COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
-        self.state_watch.before_optimizer(update)
-        update.stage = Stage.JUDGED
+        if self.state_watch.is_waiting:
+            self.state_watch.before_optimizer(update)
+        update.stage = _JUDGED
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
-        if not self._is_early(losses):
+        if self._loss_comes_early is None:  # on this all ranks agree
+            self._loss_comes_early = self._judgement.agree(bool(losses))
+        if not self._loss_comes_early:
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
                 _tell_late_loss(self.guard, self._judgement.on_event)
@@ -151,11 +161,12 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             return
-        self.intake.note_draws(update)
-        if last is None and not update.is_applied and self._other_optimizer is not None:
+        if self.intake.checked is not None:
+            self.intake.note_draws(self.intake.checked)
+        if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
-            update.stage = Stage.APPLIED
-        if last or (last is None and (update.is_applied or self._scaler.has_updated)):
+            update.stage = _APPLIED
+        if last or (last is None and (update.stage is _APPLIED or self._scaler.has_updated)):
             self._record(returned)
 
     @guarded("this step is not recorded")
@@ -173,11 +184,16 @@ class Pipeline(Observer):
             return
         self.num_updates += 1
         self._clock.end(update, self._judgement.take_own_seconds())
-        self._rank_watch.note(self._clock)
+        if self._rank_watch.is_on:
+            self._rank_watch.note(self._clock)
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
-        self._note_skips(update)
-        self.first_look.end_update(update)
+        if update.stage is _COLLECTING:
+            self._note_skip(update)
+        else:
+            self._num_scaler_skips = 0
+        if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
+            self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
         if self.why_no_rows is None:
@@ -193,13 +209,13 @@ class Pipeline(Observer):
         if update is None or isinstance(error, TrainingStopped):
             self._update = None
             return
-        if update.is_applied:
+        if update.stage is _APPLIED:
             self.recorded()
             return
         reason = f"{type(error).__name__}: {error}"[:500]
         self.training.run.event("step_failed", step=update.step, reason=reason)
         update.drop_last()
-        update.stage = Stage.COLLECTING
+        update.stage = _COLLECTING
         update.is_judged = False
         self._has_failed = True
 
@@ -211,7 +227,7 @@ class Pipeline(Observer):
         if not self.is_inside:
             if not mode:
                 return  # an evaluation between steps
-            if self._update is not None and self._update.is_applied:
+            if self._update is not None and self._update.stage is _APPLIED:
                 self.recorded()
             self.begin_batch(_only(args, kwargs))
         update = self._update
@@ -231,13 +247,12 @@ class Pipeline(Observer):
         if self._loss_is_reported or update is None or not update.micro:
             return
         forwards = update.micro[-1].forwards
-        if not forwards or update.stage is not Stage.COLLECTING:
+        if not forwards or update.stage is not _COLLECTING:
             return
         loss = found_losses.loss_in(output)
         if loss is not None:
             forwards[-1].loss = noted(loss)
-            self._clock.loss_is_known()
-            self._note_rows(loss)
+            self._loss_is_known(update.micro[-1], loss)
 
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
@@ -246,10 +261,12 @@ class Pipeline(Observer):
     @guarded("gradients are not judged")
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Judge the update if its optimizer is about to move."""
-        self.first_look.before_step(optimizer, self._norm)
+        if self.first_look.is_on:
+            self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
             self.gradients()
-            self._vitals.before_step(self._update)
+            if self._vitals.is_on:
+                self._vitals.before_step(self._update)
         elif self.training.is_moved_by(optimizer):
             self._other_optimizer = optimizer
 
@@ -258,8 +275,9 @@ class Pipeline(Observer):
         """Note that the optimizer has moved."""
         if optimizer is self.training.optimizer and self._update is not None:
             self._other_optimizer = None
-            self._update.stage = Stage.APPLIED
-            self._vitals.after_step(self._update)
+            self._update.stage = _APPLIED
+            if self._vitals.is_on:
+                self._vitals.after_step(self._update)
             if not self.is_inside:
                 self._record(None)
 
@@ -277,7 +295,7 @@ class Pipeline(Observer):
         self._update.cannot_replay = "gradients of a step that failed were still there"
 
     def _begin_update(self) -> Update:
-        self.before_batch()
+        self.before_update()
         self._clock.begin()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
@@ -294,28 +312,24 @@ class Pipeline(Observer):
     def num_applied(self) -> int | None:
         """Return how many updates the weights have; None while nothing is recorded."""
         is_recording = self.training.hooks.observer is self
-        is_applied = self._update is not None and self._update.is_applied
+        is_applied = self._update is not None and self._update.stage is _APPLIED
         return self.num_updates + int(is_applied) if is_recording else None
 
-    def _note_rows(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
-        if self._wants_rows and self._update is not None:
-            micro = self._update.micro[-1]
+    def _loss_is_known(
+        self, micro: MicroBatch, loss: Tensor, token_losses: Tensor | None = None
+    ) -> None:
+        """Note what else a loss tells: how long this rank took to it, and the losses of rows."""
+        if self._rank_watch.is_on:
+            self._clock.loss_is_known()
+        if self._wants_rows:
             found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
             micro.rows = found or micro.rows
 
-    def _is_early(self, losses: list[Loss]) -> bool:
-        """Return whether losses are known before the optimizer moves, on which all ranks agree."""
-        if self._loss_comes_early is None:
-            self._loss_comes_early = self._judgement.agree(bool(losses))
-        return self._loss_comes_early
-
-    def _note_skips(self, update: Update) -> None:
+    def _note_skip(self, update: Update) -> None:
         """Note that a scaler has skipped the update, and tell if it does nothing else."""
-        if update.stage is not Stage.COLLECTING:
-            self._num_scaler_skips = 0
-            return
         update.note_rates(self.training.optimizer)
-        self.state_watch.before_optimizer(update)
+        if self.state_watch.is_waiting:
+            self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
         self._num_scaler_skips += 1
@@ -324,22 +338,13 @@ class Pipeline(Observer):
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
-        losses = update.seen_losses()
-        if not losses:
-            found = found_losses.returned_loss(returned)
-            losses = [] if found is None else [found]
-        if not losses:
-            _tell_no_loss(self.guard)
+        losses = update.seen_losses() or _returned_losses(returned, self.guard)
         if update.skipped is None:
-            update.stage = Stage.APPLIED
+            update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        self.guard.tell(
-            f"optimizer {id(optimizer)}",
-            f"sonde: from step {self.num_updates + 1} on, another optimizer moves the model"
-            f" ({type(optimizer).__name__}); the recorder follows it",
-        )
+        _tell_other_optimizer(self.guard, self.num_updates + 1, optimizer)
         self.training.optimizer = optimizer
         if self._update is not None:
             self._update.note_rates(optimizer)
@@ -347,8 +352,8 @@ class Pipeline(Observer):
 
 
 def _check_length(update: Update, longest: int, guard: Guard) -> None:
-    """Tell, and hold no more batches, if no optimizer moves for very long. `longest` is how many
-    micro-batches an update had so far.
+    """If no optimizer has moved for very long, hold no more batches and tell why. `longest` is the
+    number of calls in the longest update so far.
     """
     limit = max(2 * longest, _MIN_CALLS) if longest else _MAX_FIRST_CALLS
     if update.num_calls <= limit:
@@ -378,11 +383,24 @@ def _tell_late_loss(guard: Guard, on_event: str) -> None:
     )
 
 
-def _tell_no_loss(guard: Guard) -> None:
+def _returned_losses(returned: Any, guard: Guard) -> list[Loss]:
+    """Return the loss that a step function returned, in a list; told once if there is none."""
+    found = found_losses.returned_loss(returned)
+    if found is not None:
+        return [found]
     guard.tell(
         "no loss",
         "no loss was seen: let the model or the step function return it, or call"
         " recorder.loss(loss)",
+    )
+    return []
+
+
+def _tell_other_optimizer(guard: Guard, step: int, optimizer: torch.optim.Optimizer) -> None:
+    guard.tell(
+        f"optimizer {id(optimizer)}",
+        f"sonde: from step {step} on, another optimizer moves the model"
+        f" ({type(optimizer).__name__}); the recorder follows it",
     )
 
 

@@ -1,6 +1,12 @@
-"""Failures without a jump in a training under way: told once each, and recorded in the run."""
+"""Failures without a jump in a training under way: told once each, and recorded in the run.
+
+The recorder's background worker looks at the updates, because nothing of this is urgent. The
+training's own thread tells what was found, at the end of a later update. So an update costs the
+training a glance at an empty queue.
+"""
 
 import math
+from collections import deque
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +18,7 @@ from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.batch_tree import named_rows
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.memory import MemoryWatch
-from sonde.recorder.update import Update
+from sonde.recorder.update import MicroBatch, Update
 from sonde.records.journal import read_events
 from sonde.run import Run
 from sonde.spikes.memory_climb import memory_climbs
@@ -31,7 +37,9 @@ _MAX_COMPARED: Final = 1 << 20
 
 
 class QuietLook:
-    """Looks at every finished update of one training."""
+    """Looks at every finished update of one training: `look` in the worker, all else in the
+    training's own thread.
+    """
 
     def __init__(
         self,
@@ -53,15 +61,18 @@ class QuietLook:
             for record in read_events(run.layout.root, QUIET_FAILURE):
                 self._told.add(str(record.get("kind")))
         self._watch = QuietWatch(self._told)
-        self._last_batch: Tensor | None = None
+        self._last_batch: MicroBatch | None = None
         self._num_same = 0
+        self.found: deque[tuple[QuietFinding, float]] = deque()
+        """What was found and is not told yet, with the loss of its step."""
 
     @guarded("quiet failures are not looked for")
     def look(self, update: Update) -> None:
         """Look at an update that is over and whose loss is known."""
         if update.loss is None:
             return
-        found = self._watch.observe(
+        found: list[QuietFinding | None] = []
+        found += self._watch.observe(
             update.step,
             update.loss,
             None if update.skipped else update.grad_norm,
@@ -69,62 +80,62 @@ class QuietLook:
             update.seconds,
             update.wait_seconds,
         )
-        for finding in found:
-            self.tell(finding, update.loss)
-        self._look_at_batch(update)
-        self._look_at_rows(update)
+        found.append(self._look_at_batch(update))
+        found.append(self._look_at_rows(update))
         if update.step % _MEMORY_EVERY == 0:
             climbing = memory_climbs(self._memory.samples)
             if climbing is not None:
-                self.tell(replace(climbing, step=update.step), update.loss)
+                found.append(replace(climbing, step=update.step))
+        self.found.extend((finding, update.loss) for finding in found if finding is not None)
 
     def start_over(self) -> None:
-        """Forget the steps so far, because the training went back."""
+        """Forget the steps so far, because the training went back. The worker is idle then."""
         self._watch.start_over()
         self._rows = RowsAgain()
         self._num_same = 0
 
-    def _look_at_batch(self, update: Update) -> None:
+    def tell_found(self) -> None:
+        """Tell what the worker has found."""
+        while self.found:
+            self.tell(*self.found.popleft())
+
+    def _look_at_batch(self, update: Update) -> QuietFinding | None:
         """Notice that a loader gives the same batch again and again."""
         if SAME_BATCH in self._told or not update.micro or not update.micro[0].tensors:
-            return
+            return None
         if self.guard.has_told(REPEATED_ROWS_TOLD):
-            return
-        batch = update.micro[0].tensors[0]
+            return None
+        batch = update.micro[0]
         before = self._last_batch
         self._last_batch = batch
         if before is None or not _is_same(before, batch):
             self._num_same = 0
-            return
+            return None
         self._num_same += 1
-        if self._num_same == _NUM_SAME:
-            self.tell(
-                QuietFinding(
-                    kind=SAME_BATCH,
-                    step=update.step,
-                    sentence=f"the same batch has come {_NUM_SAME + 1} times in a row",
-                    look_at="the loader: an iterator made anew at every step, a sampler that is"
-                    " not advanced",
-                ),
-                update.loss,
-            )
+        if self._num_same != _NUM_SAME:
+            return None
+        return QuietFinding(
+            kind=SAME_BATCH,
+            step=update.step,
+            sentence=f"the same batch has come {_NUM_SAME + 1} times in a row",
+            look_at="the loader: an iterator made anew at every step, a sampler that is not"
+            " advanced",
+        )
 
-    def _look_at_rows(self, update: Update) -> None:
+    def _look_at_rows(self, update: Update) -> QuietFinding | None:
         """Notice rows that come again, if they have numbers of the user's own."""
         if self._rows.is_over:
-            return
+            return None
         names: list[tuple[str, int]] = []
         for micro in update.micro:
             if micro.names is None or (isinstance(micro.names, Tensor) and not micro.names.is_cpu):
-                return  # names on a device are not waited for
+                return None  # names on a device are not waited for
             names += named_rows(micro.names, micro.batch)
         if names and names[0][0] == CONTENT:
             self._rows.is_over = True
-            return
+            return None
         rows = [hash(name) for name in names]
-        finding = self._rows.observe(update.step, rows)
-        if finding is not None:
-            self.tell(finding, update.loss)
+        return self._rows.observe(update.step, rows)
 
     def tell(self, finding: QuietFinding, loss: float | None) -> None:
         """Tell of a failure and record it, unless it was told before in this run."""
@@ -147,14 +158,17 @@ class QuietLook:
             )
 
 
-def _is_same(before: Tensor, batch: Tensor) -> bool:
-    """Return whether two batches have the same content. Tensors on a device are not waited for, and
-    a buffer that the loop fills anew cannot be compared with itself.
+def _is_same(before: MicroBatch, after: MicroBatch) -> bool:
+    """Return whether the first tensors of two batches have the same content. Tensors on a device
+    are not waited for, and a buffer that the loop fills anew cannot be compared with itself.
     """
-    if before is batch or not batch.is_cpu or batch.layout is not torch.strided or batch.is_nested:
+    old = before.to_write()[0]
+    new = after.to_write()[0]
+    if old is new or not new.is_cpu or new.layout is not torch.strided or new.is_nested:
         return False
-    if batch.shape != before.shape or batch.dtype != before.dtype:
+    if new.shape != old.shape or new.dtype != old.dtype:
         return False
-    if not 1 < batch.numel() <= _MAX_COMPARED or batch.data_ptr() == before.data_ptr():
+    if not 1 < new.numel() <= _MAX_COMPARED or new.data_ptr() == old.data_ptr():
         return False
-    return torch.equal(before, batch)
+    is_equal = torch.equal(old, new)
+    return is_equal and before.is_whole() and after.is_whole()

@@ -36,23 +36,20 @@ class RankWatch:
         self.guard = guard
         self._training = training
         self._quiet = quiet
-        self._is_alone = ranks.world_size() == 1
+        self.is_on = ranks.world_size() > 1
+        """Whether there is another rank to compare with."""
         self._signs = RankSigns()
         self._seconds: list[float] = []
 
     def note(self, clock: UpdateClock) -> None:
         """Note how long an update took, which has just ended."""
-        if self._is_alone:
-            return
         seconds = clock.seconds_to_loss()
         if seconds is not None:
             self._seconds.append(seconds)
 
     def begin_update(self, num_updates: int) -> None:
         """Compare the ranks if it is time. Every rank must call this."""
-        if self._is_alone or not num_updates:
-            return
-        if num_updates == _FIRST or num_updates % _EVERY == 0:
+        if num_updates == _FIRST or (num_updates and num_updates % _EVERY == 0):
             self._look(num_updates)
 
     @guarded("the ranks are not compared")

@@ -106,7 +106,7 @@ class Recorder:
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
         self._pipeline.begins_anew = self._begin_anew
-        self._pipeline.before_batch = self._before_batch
+        self._pipeline.before_update = self._before_update
         self._data: Rewound | None = None
         self._has_told_opening = is_check()
         self._check: CheckSession | None = None
@@ -255,8 +255,7 @@ class Recorder:
         """Judge and write everything that is pending."""
         if self._is_off or self._is_closed:
             return
-        self._judgement.drain(wait=True)
-        self.keeper.flush()
+        self._judgement.flush()
 
     def close(self) -> None:
         """Stop recording: remove the hooks and write everything. A second call does nothing."""
@@ -268,7 +267,7 @@ class Recorder:
         self._pipeline.state_watch.close(self._pipeline.num_applied())
         self.training.hooks.close()
         try:
-            self._judgement.drain(wait=True)
+            self._judgement.flush()
             self.keeper.close()
         except PASSES:
             raise
@@ -305,7 +304,7 @@ class Recorder:
         self.run.event("resume", step=step)
         return step
 
-    def _before_batch(self) -> None:
+    def _before_update(self) -> None:
         if self.run.is_replay:
             give_up(_without_step_function("replayed in a new process"))
         if self._check is not None and not self._check.has_begun and self._pipeline.num_updates:
@@ -396,7 +395,7 @@ def deepspeed_refused(name: str) -> SettingError:
     return SettingError(
         f"sonde cannot record a training with DeepSpeed ({name})",
         cause="DeepSpeed makes the update itself, so it can neither be judged before nor replayed",
-        hint="train with FSDP2 or DistributedDataParallel; or `sonde why` reads the log of this one",
+        hint="train with FSDP2 or DistributedDataParallel; `sonde why` reads a log of this one",
     )
 
 

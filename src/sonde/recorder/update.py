@@ -235,6 +235,17 @@ class Update:
             return self.micro[0].seen_losses()
         return [loss for micro in self.micro for loss in micro.seen_losses()]
 
+    def rows(self) -> RowMeans | None:
+        """Return the losses of its rows; None unless all micro-batches have them."""
+        if len(self.micro) == 1:
+            return self.micro[0].rows
+        known = [micro.rows for micro in self.micro if micro.rows is not None]
+        if not known or len(known) < len(self.micro):
+            return None
+        losses = torch.cat([torch.as_tensor(rows.losses) for rows in known])
+        counts = torch.cat([torch.as_tensor(rows.counts) for rows in known])
+        return RowMeans(losses, counts)
+
     def names(self) -> list[tuple[str, int]]:
         """Return the names of its rows."""
         return [name for micro in self.micro for name in named_rows(micro.names, micro.batch)]

@@ -36,9 +36,10 @@ class VitalsWatch:
     def __init__(self, training: Training, guard: Guard) -> None:
         self.guard = guard
         self._training = training
-        self._is_on = training.options.vitals
-        if self._is_on and training.is_sharded:
-            self._is_on = False
+        self.is_on = training.options.vitals
+        """Whether vitals are measured."""
+        if self.is_on and training.is_sharded:
+            self.is_on = False
             guard.tell("vitals", "sonde: vitals are not measured, because the weights are sharded")
         self._step = 0
         self._before: list[tuple[Tensor, Tensor]] = []
@@ -46,7 +47,7 @@ class VitalsWatch:
 
     def before_step(self, update: Update | None) -> None:
         """Remember the weights if this update is to be measured."""
-        if self._is_on and update is not None and update.step % EVERY == 0:
+        if update is not None and update.step % EVERY == 0:
             self._remember(update)
 
     def after_step(self, update: Update) -> None:

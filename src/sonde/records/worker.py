@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -21,6 +22,8 @@ _IDLE_SECONDS: Final = 1.0
 
 _running: "set[Worker]" = set()
 """The workers that have a thread."""
+_known: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+"""All workers of this process, which a forked child begins anew."""
 
 
 class Worker:
@@ -46,7 +49,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_working = False
-        self._pid = os.getpid()
+        _watch_forks(self)
         self.cpu_seconds = 0.0
         """The CPU time of the thread, since it last started."""
 
@@ -61,8 +64,6 @@ class Worker:
 
     def do(self, task: Task) -> None:
         """Do a task after all earlier ones."""
-        if os.getpid() != self._pid:
-            self._begin_in_child()
         with self._lock:
             self._tasks.append(task)
             if self._thread is None:
@@ -72,8 +73,7 @@ class Worker:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything given so far is done; return False if that took too long."""
-        is_elsewhere = os.getpid() != self._pid
-        if is_elsewhere or not self.is_busy or threading.current_thread() is self._thread:
+        if not self.is_busy or threading.current_thread() is self._thread:
             return True
         done = threading.Event()
         self.do(done.set)
@@ -84,11 +84,10 @@ class Worker:
         """Finish everything; return False if that took too long. A later task is still done."""
         return self.flush(timeout)
 
-    def _begin_in_child(self) -> None:
+    def begin_in_child(self) -> None:
         """Leave the parent's tasks to the parent. Its locks may be held by threads that are
         gone.
         """
-        self._pid = os.getpid()
         self._tasks = deque()
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -139,4 +138,16 @@ class Worker:
 def _finish() -> None:
     """Wait for all workers when Python ends."""
     for worker in list(_running):
-        worker.flush()  # in a forked child, this does not wait for the parent's
+        worker.flush()
+
+
+def _watch_forks(worker: Worker) -> None:
+    """Begin a worker anew in forked children."""
+    if not _known:
+        os.register_at_fork(after_in_child=_begin_in_child)
+    _known.add(worker)
+
+
+def _begin_in_child() -> None:
+    for worker in _known:
+        worker.begin_in_child()

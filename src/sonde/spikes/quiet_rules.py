@@ -246,7 +246,7 @@ def long_steps(series: StepSeries) -> QuietFinding | None:
     """Find single steps that take far too long, again and again, but not at regular intervals: an
     evaluation, a checkpoint and the end of an epoch are regular.
     """
-    if len(series.seconds) < 4 * _LONG:
+    if len(series.seconds) < 4 * _LONG or not np.any(series.seconds > _LONG_SECONDS):
         return None
     began = series.steps > _LONG  # the first steps of a training compile and fill caches
     waits = series.waits

@@ -24,6 +24,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields
+from statistics import median
 from typing import Any, Final
 
 from sonde.errors import SettingError
@@ -118,7 +119,8 @@ class RobustState:
 
     level: Window
     residuals: Window
-    slow: Window
+    slow: deque[float]
+    """The last good numbers; their median is taken every few steps only."""
     slow_medians: deque[float]
     tail: Tail = field(default_factory=Tail)
     limit: float = 0.0
@@ -162,7 +164,7 @@ class RobustRule(Rule):
         return RobustState(
             level=Window(_LEVEL_STEPS),
             residuals=Window(_NOISE_STEPS),
-            slow=Window(_SLOW_STEPS),
+            slow=deque(maxlen=_SLOW_STEPS),
             slow_medians=deque(maxlen=_SLOW_MEMORY),
             limit=self.max_z,
         )
@@ -232,7 +234,7 @@ class RobustRule(Rule):
     def _learn(self, state: RobustState, value: float) -> None:
         state.level.push(value)
         if self.drift_z < math.inf:
-            state.slow.push(value)
+            state.slow.append(value)
         state.num_seen += 1
 
     def _endure(self, state: RobustState, value: float) -> None:
@@ -252,7 +254,7 @@ class RobustRule(Rule):
         state.tail.pass_steps(_SLOW_EVERY)
         state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
         if len(state.slow) == _SLOW_STEPS:
-            now = state.slow.median
+            now = median(state.slow)
             lowest = min(state.slow_medians, default=now)
             allowed = max(self.drift_z * state.spread, _DRIFT_RELATIVE * abs(lowest))
             # Once drifting, the level must recover by half before another climb counts.

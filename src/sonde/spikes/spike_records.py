@@ -191,11 +191,12 @@ class StepEntry:
         get = details.get
         self.step = step
         self.loss = loss
-        self.sample_ids: Any = hold(get("sample_ids"))
+        ids = get("sample_ids")
+        self.sample_ids: Any = ids if callable(ids) else hold(ids)
         self.sample_losses: Any = hold(get("sample_losses"))
         self.token_counts: Any = hold(get("token_counts"))
         self.token_losses: Any = get("token_losses")
-        self._version = version_of(self.token_losses)
+        self._version = 0 if self.token_losses is None else version_of(self.token_losses)
         self.lr = get("lr")
         self.grad_norm: Any = hold(get("grad_norm"))
         self.rng = get("rng")

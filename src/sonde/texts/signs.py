@@ -456,14 +456,19 @@ class _Reader:
         )
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return self._unknown_words()
-        known = self.values["known_words"] / max(usual["known_words"].median, 1e-9)
-        if known > _MOSTLY_KNOWN and not plausible < _PLAUSIBLE:
-            return None  # words of the corpus among something else: a list, a record, a template
+        return self._garbled(plausible, evidence)
+
+    def _garbled(self, plausible: float, evidence: str) -> Sign | None:
+        """Report text in no language, given its fraction of plausible letter bigrams."""
         sentence = "it reads like no known language"
-        self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
             sentence += f": only {plausible:.0%} of its letter pairs occur in any"
-        strength = min(1.0, 0.2 + 0.2 * odd)
+            self._is_gibberish = self._above("surprise", 0.2) > 1
+        else:
+            usual = self.profile.usual["known_words"].median
+            if self.values["known_words"] > _MOSTLY_KNOWN * usual:
+                return None  # words of the corpus among something else: a list, a template
+        strength = min(1.0, 0.2 + 0.2 * self.values["odd"])
         return Sign(GARBLED_TEXT, strength, (sentence, evidence)) if strength >= 0.3 else None
 
     def _unknown_words(self) -> Sign | None:

@@ -2,7 +2,7 @@
 turned off, ends by itself, and never raises into the loop.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -11,6 +11,9 @@ from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.training import Training
 from sonde.recorder.update import Update
 from sonde.records.replay_order import is_check
+
+LOOK_EVERY: Final = 8
+"""How many updates pass between two looks for a change of mode or parameter groups."""
 
 
 class FirstLook:
@@ -22,21 +25,21 @@ class FirstLook:
         self.steps = FirstSteps(training, is_thorough=self._is_check)
         """What was seen."""
         self._is_wanted = training.options.checks or self._is_check
-        self._is_on = self._is_wanted
+        self.is_on = self._is_wanted
+        """Whether the first updates are not over yet."""
 
     @guarded("the first updates are not looked at")
     def before_step(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
         """An optimizer is about to move; `norm` is the one that was clipped, if any."""
-        if self._is_on:
-            self.steps.before_step(optimizer, norm)
+        self.steps.before_step(optimizer, norm)
 
     @guarded("the first updates are not looked at")
     def end_update(self, update: Update) -> None:
-        """An update is over."""
-        if self._is_on:
+        """One of the first updates is over, or a later one at which a change would be noticed."""
+        if self.is_on:
             self.steps.end_update(update)
-            self._is_on = not self.steps.is_over
-            if not self._is_on and not self._is_check:
+            self.is_on = not self.steps.is_over
+            if not self.is_on and not self._is_check:
                 tell_what_is_wrong(self.steps, self.guard)
         elif self._is_wanted and self.steps.has_changed():
             tell_what_changed(self.steps, self.guard)

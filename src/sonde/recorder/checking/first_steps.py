@@ -67,7 +67,7 @@ class FirstSteps:
         self._batches: list[tuple[list[int], int, int]] = []
         self._counts: list[tuple[int, int, int]] = []
         self._num_feeds = 0
-        self._shape: tuple[bool, int] = (True, 0)
+        self._shape = self._shape_now()
 
     @property
     def is_over(self) -> bool:
@@ -93,6 +93,7 @@ class FirstSteps:
     def end_update(self, update: Update) -> None:
         """Take in an update that is over."""
         self.num_updates += 1
+        self._shape = self._shape_now()
         self._is_cleared = self._hooked is None  # the next update is to clear its gradients
         rates = [rate for rate in update.rates if rate == rate]
         self._rates.append(max(rates, key=abs) if rates else float("nan"))
@@ -114,14 +115,14 @@ class FirstSteps:
             self._handle = None
 
     def has_changed(self) -> bool:
-        """Return whether the mode or the parameter groups changed since the last update."""
-        optimizer = self._training.optimizer
-        shape = (self._training.model.training, len(optimizer.param_groups))
-        if shape == self._shape:
-            return False
-        is_first = self._shape[1] == 0
-        self._shape = shape
-        return not is_first
+        """Return whether the mode or the parameter groups changed since the last look."""
+        before = self._shape
+        self._shape = self._shape_now()
+        return self._shape != before
+
+    def _shape_now(self) -> tuple[bool, int]:
+        """Return the mode of the model, and the number of parameter groups."""
+        return self._training.model.training, len(self._training.optimizer.param_groups)
 
     # What was measured, for the judges.
 

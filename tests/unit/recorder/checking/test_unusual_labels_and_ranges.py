@@ -95,6 +95,7 @@ def test_what_a_mask_puts_in_is_no_overflow() -> None:
     assert largest_of(torch.tensor([1.0, torch.nan])) == torch.inf
 
 
+@pytest.mark.slow
 def test_labels_of_another_batch_are_named(tmp_path: Path) -> None:
     labels = [batch[:, 1:] for batch in rows()]
     mixed = [(batch[:, :-1], labels[(at + 3) % 8]) for at, batch in enumerate(rows())]
