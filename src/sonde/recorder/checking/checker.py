@@ -109,6 +109,8 @@ class Checker:
             is_repeatable=running.is_same(one, two),
             more_ids=[later.ids for later in pairs[1:] if later is not None],
         )
+        base = influence.with_layout(bench, base, targets.in_other_layout(one, pair))
+        pair = base.pair
         _say("changing later tokens, padding, other rows, other documents")
         self._influence(base)
         _say("trying other random numbers, float32, and one batch by heart")
