@@ -148,8 +148,12 @@ class Checker:
         names = self._first.rows_of_updates()
         numbers = self._first.numbers
         self._try("row_order", lambda: ordering.row_order(feeds, looks, names, numbers))
-        if ordering.is_contrastive(looks[0]):
-            self._try("repeated_rows", lambda: self._first.repeated(is_contrastive=True))
+        is_contrastive = ordering.is_contrastive(looks[0])
+        has_classes = looks[0].main_loss() is not None
+        self._try(
+            "repeated_rows",
+            lambda: self._first.repeated(is_contrastive=is_contrastive, has_classes=has_classes),
+        )
 
     def _influence(self, base: Base) -> None:
         bench = self._bench

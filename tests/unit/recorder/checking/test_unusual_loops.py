@@ -142,3 +142,24 @@ def test_targets_that_are_the_inputs_do_not_hide_which_dimension_the_rows_are_in
 
     report = checked(tmp_path, model, loss_of, batches)
     assert {result.name for result in report.wrong} == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [((0, 0, 1, 1, 2, 2, 3, 3), "wrong"), ((0, 1, 2, 3, 0, 1, 2, 3), "fine")],
+)
+def test_batches_that_come_again_before_the_data_are_over_are_named(
+    tmp_path: Path, order: tuple[int, ...], expected: str
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+    known = rows_of_numbers()
+    batches = [tuple(part.clone() for part in known[number]) for number in order]
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = F.cross_entropy(model(batch[0]), batch[1].argmax(1))
+        loss.backward()
+        return loss
+
+    report = checked(tmp_path, model, loss_of, batches)
+    assert status(report, "repeated_rows") == expected
