@@ -28,6 +28,8 @@ class GradientReach:
     """Those of them that change the loss when they are changed; None if that was not tried."""
     all_zero: bool = False
     """Whether every gradient was 0 in every update."""
+    norm_after_backward: float | None = None
+    """Then: the norm of the gradients right after backward; None if it is not known."""
 
 
 def judge_reach(measured: GradientReach) -> Outcome:
@@ -35,7 +37,7 @@ def judge_reach(measured: GradientReach) -> Outcome:
     if not measured.num_parameters:
         return cannot_tell("No optimizer holds a parameter that requires a gradient.")
     if measured.all_zero:
-        return wrong("Every gradient was 0 in every update: the loss does not depend on weights.")
+        return _judge_zeros(measured.norm_after_backward)
     if not measured.without:
         return fine(f"All {measured.num_parameters} parameters get a gradient.")
     names = f"{len(measured.without)} of {measured.num_parameters} parameters never got a gradient"
@@ -49,6 +51,19 @@ def judge_reach(measured: GradientReach) -> Outcome:
         f"The loss depends on {counted(len(measured.without_but_used), 'parameter')} that the"
         f" optimizer holds, but that no gradient reaches: {some(measured.without_but_used)}."
     )
+
+
+def _judge_zeros(norm_after_backward: float | None) -> Outcome:
+    """Judge gradients that are all 0 at the optimizer's step."""
+    zero = "Every gradient was 0, or none, at the optimizer's step in every update"
+    if norm_after_backward:
+        return wrong(
+            f"{zero}, though their norm was {norm_after_backward:.3g} after backward: they are"
+            " cleared before the step."
+        )
+    if norm_after_backward == 0:
+        return wrong(f"{zero}: backward gives none.")
+    return wrong(f"{zero}.")
 
 
 REACH: Final = Check(

@@ -35,6 +35,12 @@ class RepeatedRows:
     """How many numbers a row has."""
     num_same_batches: int = 0
     """How many batches have exactly the rows of the batch before."""
+    num_again_before_new: int = 0
+    """How many batches have exactly the rows of an earlier one, and come before others that are
+    new.
+    """
+    has_classes: bool = False
+    """Whether the loss has classes as targets. A policy is trained on one batch several times."""
     is_same_memory: bool = False
     """Whether those are the very same tensors, as in training on all data at once."""
     num_twice_in_batch: int = 0
@@ -58,6 +64,14 @@ def judge_repeated(measured: RepeatedRows) -> Outcome:
             f"All of the first {measured.num_batches} batches hold the same"
             f" {measured.num_rows // measured.num_batches} rows."
         )
+    if measured.num_again_before_new > 1 and measured.row_length >= _LONG:
+        again = (
+            f"{measured.num_again_before_new} of the first {measured.num_batches} batches hold"
+            " exactly the rows of an earlier one, and others are new after them"
+        )
+        if measured.has_classes:
+            return wrong(f"{again}: the same data are read several times.")
+        return cannot_tell(f"{again}. That is right if each batch is to be used several times.")
     share = measured.num_twice_in_batch / measured.num_rows
     if share >= _MANY_TWICE and measured.row_length >= _LONG:
         twice = (
@@ -75,8 +89,8 @@ REPEATED: Final = Check(
     title="rows that repeat",
     question="Do the first batches hold different rows?",
     meaning="The training sees a small part of the data again and again.",
-    advice="Make the iterator once, not in every step; look for duplicates in the data and at how"
-    " the sampler is seeded in each worker.",
+    advice="Make the iterator once, not in every step; give each worker its own part of a stream"
+    " (torch.utils.data.get_worker_info); look for duplicates in the data.",
     applies_to="every training",
     judge=judge_repeated,
 )

@@ -109,6 +109,8 @@ class Checker:
             is_repeatable=running.is_same(one, two),
             more_ids=[later.ids for later in pairs[1:] if later is not None],
         )
+        base = influence.with_layout(bench, base, targets.in_other_layout(one, pair))
+        pair = base.pair
         _say("changing later tokens, padding, other rows, other documents")
         self._influence(base)
         _say("trying other random numbers, float32, and one batch by heart")
@@ -146,8 +148,12 @@ class Checker:
         names = self._first.rows_of_updates()
         numbers = self._first.numbers
         self._try("row_order", lambda: ordering.row_order(feeds, looks, names, numbers))
-        if ordering.is_contrastive(looks[0]):
-            self._try("repeated_rows", lambda: self._first.repeated(is_contrastive=True))
+        is_contrastive = ordering.is_contrastive(looks[0])
+        has_classes = looks[0].main_loss() is not None
+        self._try(
+            "repeated_rows",
+            lambda: self._first.repeated(is_contrastive=is_contrastive, has_classes=has_classes),
+        )
 
     def _influence(self, base: Base) -> None:
         bench = self._bench

@@ -177,8 +177,12 @@ class FirstSteps:
             with_gradient_not_held=tuple(missing),
         )
 
-    def repeated(self, *, is_contrastive: bool = False) -> data_order.RepeatedRows:
-        """Return how rows of the first batches repeat."""
+    def repeated(
+        self, *, is_contrastive: bool = False, has_classes: bool = False
+    ) -> data_order.RepeatedRows:
+        """Return how rows of the first batches repeat. What the loss is like is known only to a
+        check.
+        """
         num_same = 0
         num_twice = 0
         num_rows = 0
@@ -195,6 +199,8 @@ class FirstSteps:
             num_rows=num_rows,
             row_length=max((size for _, _, size in self._batches), default=0),
             num_same_batches=num_same,
+            num_again_before_new=_num_again_before_new(self.rows_of_updates()),
+            has_classes=has_classes,
             is_same_memory=len(pointers) == 1,
             num_twice_in_batch=num_twice,
             is_contrastive=is_contrastive,
@@ -311,6 +317,24 @@ class FirstSteps:
         if micro.rows is not None:
             counts = torch.as_tensor(micro.rows.counts)
             self._counts.append((len(counts), int(counts.sum()), int((counts == 0).sum())))
+
+
+def _num_again_before_new(batches: list[list[int]]) -> int:
+    """Return how many batches have exactly the rows of an earlier one, up to the last batch whose
+    rows are all new.
+    """
+    seen: set[int] = set()
+    known: set[tuple[int, ...]] = set()
+    num_again = 0
+    num_until_new = 0
+    for rows in batches:
+        if tuple(sorted(rows)) in known:
+            num_again += 1
+        elif rows and not seen & set(rows):
+            num_until_new = num_again
+        known.add(tuple(sorted(rows)))
+        seen |= set(rows)
+    return num_until_new
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> set[Tensor]:

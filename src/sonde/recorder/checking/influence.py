@@ -45,6 +45,23 @@ class Moved(NamedTuple):
     look: Look
 
 
+def with_layout(bench: Bench, base: Base, other: Aligned | None) -> Base:
+    """Return the base with rows and positions as they are: what is in one row depends on one
+    another. `other` are its tokens with both exchanged, None if that cannot be meant.
+    """
+    if ranks.any_rank(other is None or not base.is_repeatable) or other is None:
+        return base
+    found = base
+    for candidate in (base._replace(pair=other), base):
+        assert candidate.pair is not None
+        first = torch.zeros_like(candidate.pair.ids, dtype=torch.bool)
+        first[:, 0] = True
+        moved = move_tokens(bench, candidate, first)
+        if moved is not None and bool(moved.positions[:, 1:].any()):
+            found = candidate
+    return found
+
+
 def changed_tokens(base: Base, places: Tensor) -> dict[int, Tensor]:
     """Return other tokens at some places, for every lookup of the same tokens."""
     pair = base.pair

@@ -186,7 +186,9 @@ def _cosine(first: dict[Tensor, Tensor], second: dict[Tensor, Tensor]) -> float 
         product += float(left @ right)
         size += float(left @ left)
         other += float(right @ right)
-    return product / (size * other) ** 0.5 if size and other else None
+    if not other:
+        return None
+    return product / (size * other) ** 0.5 if size else 0.0  # all of it was lost
 
 
 def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
@@ -215,6 +217,8 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         if parameter.requires_grad and parameter in held
     ]
     without = [(name, part) for name, part in trained if part not in first.with_gradient]
+    all_zero = bool(trained) and not first.has_gradient_values
+    norm = _norm_after_backward(bench) if ranks.any_rank(all_zero) else None
     used: tuple[str, ...] | None = ()
     if ranks.any_rank(bool(without)):
         used = _used(bench, without, base)
@@ -222,8 +226,17 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         num_parameters=len(trained),
         without=tuple(name for name, _ in without),
         without_but_used=used,
-        all_zero=bool(trained) and not first.has_gradient_values,
+        all_zero=all_zero,
+        norm_after_backward=norm,
     )
+
+
+def _norm_after_backward(bench: Bench) -> float | None:
+    """Return the gradient norm right after the first backward pass; None if there was none."""
+    with undone(bench.training, bench.reach):
+        _, looks = bench.gradients([bench.first])
+    norms = looks[0].norms
+    return norms[0][1] if norms else None
 
 
 def _used(bench: Bench, without: list[tuple[str, Tensor]], base: Look) -> tuple[str, ...] | None:

@@ -90,6 +90,24 @@ class Aligned(NamedTuple):
 
 def aligned(look: Look) -> Aligned | None:
     """Return the tokens and targets that fit best; None if there are none."""
+    return max(_all_aligned(look), key=_fit, default=None)
+
+
+def in_other_layout(look: Look, pair: Aligned | None) -> Aligned | None:
+    """Return the same tokens with rows and positions exchanged, if targets fit them as well. They
+    do if each target is the input at its own place.
+    """
+    for other in [] if pair is None else _all_aligned(look):
+        assert pair is not None
+        is_same = other.lookup == pair.lookup and other.target.numel() == pair.target.numel()
+        is_as_good = other.best_share >= max(ALIKE, pair.best_share)
+        if is_same and is_as_good and other.is_time_first != pair.is_time_first:
+            return other
+    return None
+
+
+def _all_aligned(look: Look) -> list[Aligned]:
+    """Return all pairs of tokens and targets that may belong together."""
     found: list[Aligned] = []
     for call in look.losses:
         if call.counts is None:
@@ -105,7 +123,7 @@ def aligned(look: Look) -> Aligned | None:
                 # Rows are in the first dimension unless the tokens themselves say otherwise.
                 if pair is not None and (not is_time_first or pair.best_share >= ALIKE):
                     found.append(pair)
-    return max(found, key=_fit, default=None)
+    return found
 
 
 def _fit(pair: Aligned) -> tuple[bool, float, bool]:

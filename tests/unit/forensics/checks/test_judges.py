@@ -163,6 +163,16 @@ CASES: list[tuple[Check, object, Status]] = [
         "cannot tell",
     ),
     (connection.REACH, connection.GradientReach(num_parameters=4, all_zero=True), "wrong"),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, all_zero=True, norm_after_backward=0.0),
+        "wrong",
+    ),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, all_zero=True, norm_after_backward=0.5),
+        "wrong",
+    ),
     (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=9), "fine"),
     (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=4), "fine"),
     (connection.MEMBERS, connection.OptimizerMembers(num_parameters=9, num_held=0), "wrong"),

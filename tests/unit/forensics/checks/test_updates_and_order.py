@@ -20,6 +20,7 @@ MOVED = influence.Influence(
 )
 STILL = influence.Influence(num_compared=10)
 NOT_NEXT = label_shift.LabelShift(has_tokens=True, shares=((1, 0.02),), num_targets=900)
+AGAIN = data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=9, has_classes=True)
 CASES: list[tuple[Check, object, Status]] = [
     (
         accumulation.CHECK,
@@ -73,6 +74,9 @@ CASES: list[tuple[Check, object, Status]] = [
         ),
         "cannot tell",
     ),
+    (data_order.REPEATED, replace(AGAIN, num_again_before_new=2), "wrong"),
+    (data_order.REPEATED, replace(AGAIN, num_again_before_new=1), "fine"),
+    (data_order.REPEATED, replace(AGAIN, num_again_before_new=2, has_classes=False), "cannot tell"),
     (influence.DOCUMENTS, replace(MOVED, has_boundaries=False), "fine"),
     (influence.DOCUMENTS, replace(STILL, ignores_positions=True), "wrong"),
     (influence.DOCUMENTS, replace(STILL, positions_go_on=True), "fine"),

@@ -1,6 +1,6 @@
 """Loops that look wrong at first sight and are right, beside their wrong twins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,37 @@ class Adapter(nn.Module):
         return scores
 
 
-def checked(run: Path, model: nn.Module, loss_of: Callable[[Any], Tensor]) -> CheckReport:
+class Reader(nn.Module):
+    """Reads tokens with positions in the first dimension, forwards or both ways."""
+
+    def __init__(self, *, both_ways: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        self.mixer = nn.GRU(16, 16, bidirectional=both_ways)
+        self.head = nn.Linear(32 if both_ways else 16, 40)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores for every position."""
+        scores: Tensor = self.head(self.mixer(self.embedding(tokens))[0])
+        return scores
+
+
+def rows_of_numbers() -> list[tuple[Tensor, Tensor]]:
+    """Inputs, and which of them are positive."""
+    generator = torch.Generator().manual_seed(2)
+    batches = []
+    for _ in range(8):
+        inputs = torch.randn(16, 10, generator=generator)
+        batches.append((inputs, (inputs[:, :6] > 0).float()))
+    return batches
+
+
+def checked(
+    run: Path,
+    model: nn.Module,
+    loss_of: Callable[[Any], Tensor],
+    batches: Sequence[Any] | None = None,
+) -> CheckReport:
     """Check a loop that calls `loss_of`, which calls backward, once for each update."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
 
@@ -41,13 +71,8 @@ def checked(run: Path, model: nn.Module, loss_of: Callable[[Any], Tensor]) -> Ch
         optimizer.step()
         return loss.detach()
 
-    generator = torch.Generator().manual_seed(2)
-    batches = []
-    for _ in range(8):
-        inputs = torch.randn(16, 10, generator=generator)
-        batches.append((inputs, (inputs[:, :6] > 0).float()))
     with Recorder(run, model, optimizer) as recorder:
-        return recorder.check(batches, step)
+        return recorder.check(batches or rows_of_numbers(), step)
 
 
 def status(report: CheckReport, name: str) -> str:
@@ -99,3 +124,42 @@ def test_two_losses_of_one_batch_are_no_micro_batches(tmp_path: Path) -> None:
         return real + fake
 
     assert status(checked(tmp_path, model, loss_of), "accumulation") == "does not apply"
+
+
+@pytest.mark.parametrize(("both_ways", "expected"), [(True, set()), (False, {"label_shift"})])
+def test_targets_that_are_the_inputs_do_not_hide_which_dimension_the_rows_are_in(
+    tmp_path: Path, both_ways: bool, expected: set[str]
+) -> None:
+    torch.manual_seed(1)
+    model = Reader(both_ways=both_ways)
+    generator = torch.Generator().manual_seed(2)
+    batches = [torch.randint(0, 40, (14, 9), generator=generator) for _ in range(8)]
+
+    def loss_of(tokens: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        return loss
+
+    report = checked(tmp_path, model, loss_of, batches)
+    assert {result.name for result in report.wrong} == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [((0, 0, 1, 1, 2, 2, 3, 3), "wrong"), ((0, 1, 2, 3, 0, 1, 2, 3), "fine")],
+)
+def test_batches_that_come_again_before_the_data_are_over_are_named(
+    tmp_path: Path, order: tuple[int, ...], expected: str
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+    known = rows_of_numbers()
+    batches = [tuple(part.clone() for part in known[number]) for number in order]
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = F.cross_entropy(model(batch[0]), batch[1].argmax(1))
+        loss.backward()
+        return loss
+
+    report = checked(tmp_path, model, loss_of, batches)
+    assert status(report, "repeated_rows") == expected
