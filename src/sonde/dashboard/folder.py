@@ -80,6 +80,7 @@ def state_of(run: Path) -> State:
     """
     layout = RunLayout(run)
     paths = [layout.manifest, layout.lock, layout.forensics, layout.checkpoints, layout.skip_list]
+    paths += [layout.check, layout.audit]
     with contextlib.suppress(SondeError, OSError):  # not a directory
         paths += [file.path for file in layout.record_files()]
     found: State = {}

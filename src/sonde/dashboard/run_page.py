@@ -1,4 +1,4 @@
-"""The pages of one run: curves and events, samples, checkpoints, log, settings."""
+"""The pages of one run: curves and events, samples, checkpoints, check, audit, log, settings."""
 
 import math
 import shlex
@@ -20,6 +20,7 @@ from sonde.dashboard.frame import (
     whole,
 )
 from sonde.dashboard.outliers import num_standing_out
+from sonde.dashboard.results_page import audit_page, check_page
 from sonde.errors import SondeError
 from sonde.forensics.verdict import known_texts
 from sonde.log.backend import LOG, METADATA
@@ -297,6 +298,8 @@ PARTS: Final[dict[str, Callable[[ListedRun, OpenRun, Query], Child]]] = {
     "": overview,
     "samples": samples_page,
     "checkpoints": checkpoints,
+    "check": check_page,
+    "audit": audit_page,
     "log": log_page,
     "settings": settings_page,
 }
