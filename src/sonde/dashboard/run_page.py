@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.dashboard.compare_page import view_controls
 from sonde.dashboard.folder import ListedRun, OpenRun
 from sonde.dashboard.frame import (
@@ -167,7 +168,22 @@ def checkpoints(_: ListedRun, run: OpenRun, _query: Query) -> Child:
         budget -= checkpoint.num_bytes
         states[checkpoint.step] = _state(run.path, checkpoint, verify=budget >= 0)
     none = note("" if states else "There are no checkpoints in the run.", "none")
-    return [none, sections.checkpoints(facts, states), sections.notices(facts)]
+    kept = _kept_states(run.path)
+    return [none, kept, sections.checkpoints(facts, states), sections.notices(facts)]
+
+
+def _kept_states(run: Path) -> Markup | None:
+    """Render the states that a recorder kept, from which steps can be replayed."""
+    folder = RunLayout(run).kept_states
+    try:
+        steps = CheckpointFolder(folder).steps() if folder.is_dir() else []
+    except (SondeError, OSError):
+        steps = []
+    if not steps:
+        return None
+    listed = ", ".join(f"{step:,}" for step in steps)
+    sentence = f"The recorder kept states after {listed} updates, for replays."
+    return tag("p", sentence, " They are in ", tag("code", str(folder)), ".")
 
 
 def log_page(row: ListedRun, run: OpenRun, query: Query) -> Child:

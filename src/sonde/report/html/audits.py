@@ -50,7 +50,7 @@ def audit_findings(document: Mapping[str, Any]) -> Child:
 
 
 def _row(finding: Mapping[str, Any]) -> tuple[Child, ...]:
-    place = finding.get("place") or finding.get("line") or finding.get("sample")
+    place = str(finding.get("place") or finding.get("line") or finding.get("sample"))
     text = tag("code", wording.shortened(finding["text"], 300))
     why = "; ".join(finding["evidence"])
-    return tag("code", str(place)), f"{finding['strength']:.2f}", text, why
+    return tag("code", place.rpartition("/")[2]), f"{finding['strength']:.2f}", text, why

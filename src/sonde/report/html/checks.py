@@ -2,16 +2,14 @@
 two rows as the model sees them.
 """
 
-from itertools import zip_longest
 from typing import Final
 
-from sonde.forensics.checks.check_report import CheckReport, RowPicture
+from sonde.forensics.checks.check_report import CheckReport, row_lines
 from sonde.forensics.checks.check_rule import CheckResult, Status
 from sonde.report import wording
-from sonde.report.html.markup import Child, Markup, note, section, table, tag
+from sonde.report.html.markup import Child, Markup, section, table, tag
 
 _OTHERS: Final[tuple[Status, ...]] = ("cannot tell", "does not apply", "fine")
-_NOTHING: Final = "·"
 
 
 def check_results(report: CheckReport) -> Child:
@@ -24,8 +22,8 @@ def check_results(report: CheckReport) -> Child:
         f" in {wording.duration(report.seconds)}."
     )
     head = tag("p", tag("span", found, class_=f"status {how}"), f" {facts}", class_="state")
-    others = [_listed(status, report.of(status)) for status in _OTHERS]
-    return [head, [_wrong(result) for result in report.wrong], others, _rows(report.rows)]
+    wrong = [_wrong(result) for result in report.wrong]
+    return [head, wrong, _others(report), _rows(report)]
 
 
 def _wrong(result: CheckResult) -> Markup:
@@ -34,26 +32,19 @@ def _wrong(result: CheckResult) -> Markup:
     return section(title, tag("p", result.text), advice, class_="verdict", id=result.name)
 
 
-def _listed(status: Status, results: list[CheckResult]) -> Markup | None:
-    if not results:
-        return None
-    rows = [(result.title, result.text) for result in results]
-    return section(status.capitalize(), table(("check", "answer"), rows))
-
-
-def _rows(rows: tuple[RowPicture, ...]) -> Markup | None:
-    """Render the first positions of rows: what goes in, and below it what is asked for."""
+def _others(report: CheckReport) -> Markup | None:
+    rows = []
+    for status in _OTHERS:
+        rows += [(result.title, status, result.text) for result in report.of(status)]
     if not rows:
         return None
-    drawn = []
-    for row in rows:
-        pairs = list(zip_longest(row.inputs, row.targets, fillvalue=""))
-        given: list[Child] = ["goes in", *(tag("code", first) for first, _ in pairs)]
-        asked: list[Child] = ["is asked for", *(_asked(second) for _, second in pairs)]
-        drawn.append(table(("", *[""] * len(pairs)), [given, asked]))
-    legend = note(f"{_NOTHING} does not count.")
-    return section("Two rows as the model sees them", drawn, legend)
+    return section("The other checks", table(("check", "result", "answer"), rows))
 
 
-def _asked(token: str) -> Child:
-    return tag("code", token) if token else _NOTHING
+def _rows(report: CheckReport) -> Markup | None:
+    lines = row_lines(report.rows)
+    if not lines:
+        return None
+    title, *rest = lines
+    drawn = tag("pre", "\n".join(rest), class_="log", tabindex="0")
+    return section(f"{title[0].upper()}{title[1:]}", drawn)
