@@ -386,3 +386,9 @@ def test_an_audit_that_is_kept_in_a_run_is_a_page(tmp_path: Path) -> None:
         page = get(server, "/run/run/audit")
     assert "200 texts" in page
     assert escape(texts[150]) in page
+
+
+def test_the_window_of_an_event_ends_where_the_run_ends(server: DashboardServer) -> None:
+    event = get(server, f"{RUN}/step/{NUM_STEPS - 20}")
+    assert f'data-from="{NUM_STEPS - 120}"' in event
+    assert f'data-to="{NUM_STEPS}"' in event
