@@ -128,6 +128,20 @@ def json_line(step: int, loss: float) -> str:
     return json.dumps({"step": step, "train": {"loss": loss}, "lr": 1e-4})
 
 
+def marian_line(step: int, loss: float) -> str:
+    return (
+        f"[2024-05-01 12:00:01] Ep. 1 : Up. {step} : Sen. {step * 3200:,} : Cost {loss:.8f} *"
+        f" 1,234,567 @ 1,234 after {step * 99999:,} : Time 12.34s : 12345.67 words/s : gNorm 0.8123"
+    )
+
+
+def opennmt_line(step: int, loss: float) -> str:
+    return (
+        f"[2024-05-01 12:00:01,123 INFO] Step {step}/100000; acc: 12.3; ppl: {math.exp(loss):6.1f};"
+        f" xent: {loss:.4f}; lr: 0.00012; sents: 1234; 1234/1234 tok/s;    123 sec;"
+    )
+
+
 LINES: Mapping[str, Callable[[int, float], str]] = {
     "Megatron's log": megatron_line,
     "NeMo's log": nemo_line,
@@ -135,6 +149,8 @@ LINES: Mapping[str, Callable[[int, float], str]] = {
     "torchtitan's log": torchtitan_line,
     "modded-nanogpt's log": modded_line,
     "nanochat's log": nanochat_line,
+    "Marian's log": marian_line,
+    "OpenNMT's log": opennmt_line,
     "fairseq's log": fairseq_line,
     "what a Hugging Face Trainer prints": printed_dict_line,
     "OLMo's log": olmo_lines,

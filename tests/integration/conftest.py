@@ -9,9 +9,13 @@ from browser import Browser, find_chromium
 from dashboard_pages import addresses
 from dashboard_runs import long_run
 from dashboard_server import serving
-from eventful_run import build_run
+from eventful_run import HOSTILE, build_run
 
 from sonde.dashboard.serve import DashboardServer
+from sonde.forensics.checks.check_report import CheckReport, RowPicture
+from sonde.forensics.checks.check_rule import CheckResult
+from sonde.records.layout import RunLayout
+from sonde.records.values import encode
 from sonde.run import Run
 
 
@@ -21,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dashboard-browser")
     (folder / "eventful").mkdir()
     build_run(folder / "eventful").rename(folder / "eventful" / "run")
+    _check_and_audit(folder / "eventful" / "run")
     for number in range(3):
         with Run(folder / f"small-{number}", config={"lr": 0.1 * number}) as run:
             for step in range(1, 301):
@@ -70,3 +75,24 @@ def named(folder: Path) -> str:
             run.logger.log(step, values)
     time.sleep(2.1)  # the folder is searched every two seconds
     return "run/named"
+
+
+def _check_and_audit(run: Path) -> None:
+    """Write what `sonde check` and `sonde audit` found, with hostile text."""
+    text = HOSTILE[0]
+    wrong = CheckResult(name="x", title=text, status="wrong", text=text, advice=text)
+    fine = CheckResult(name="y", title="rows", status="fine", text=text, advice="")
+    rows = (RowPicture(inputs=(text, "b"), targets=("b", "")),)
+    report = CheckReport(results=(wrong, fine), rows=rows, num_updates=8, seconds=1.5)
+    RunLayout(run).check.write_bytes(encode(report.document()))
+    finding = {"kind": "markup", "strength": 0.9, "line": 3, "text": text, "evidence": [text]}
+    audit = {
+        "data": [text],
+        "num_texts": 90,
+        "num_bytes": 4000,
+        "languages": ["en"],
+        "counts": {"markup": 1},
+        "num_found": 1,
+        "findings": [finding],
+    }
+    RunLayout(run).audit.write_bytes(encode(audit))

@@ -194,7 +194,8 @@ def test_a_token_tells_its_loss_under_the_pointer(page: Browser, server: Dashboa
 
 
 def test_hostile_text_stays_text_on_every_page(page: Browser, server: DashboardServer) -> None:
-    for part in ("", f"/step/{SPIKE_STEP}", "/samples", "/checkpoints", "/log", "/settings"):
+    parts = ("samples", "checkpoints", "check", "audit", "log", "settings")
+    for part in ("", f"/step/{SPIKE_STEP}", *(f"/{name}" for name in parts)):
         page.open(f"{server.address}run/eventful/run{part}")
         assert "owned" not in page.evaluate("document.title")
         assert (
@@ -204,7 +205,7 @@ def test_hostile_text_stays_text_on_every_page(page: Browser, server: DashboardS
             )
             == 0
         )
-        if part == "/settings":
+        if part in ("/settings", "/check", "/audit"):
             assert HOSTILE[0] in page.evaluate("document.body.textContent")
 
 
@@ -218,6 +219,8 @@ def test_axe_finds_nothing_serious(page: Browser, server: DashboardServer, schem
         "run/eventful/run",
         event,
         "run/eventful/run/checkpoints",
+        "run/eventful/run/check",
+        "run/eventful/run/audit",
         "run/eventful/run/log",
         "run/eventful/run/settings",
         "compare?run=small-0&run=small-1",
@@ -243,6 +246,8 @@ def test_every_page_fits_a_phone(page: Browser, server: DashboardServer) -> None
         "",
         "run/eventful/run",
         f"run/eventful/run/step/{SPIKE_STEP}",
+        "run/eventful/run/check",
+        "run/eventful/run/audit",
         "run/eventful/run/log",
         "run/eventful/run/settings",
         "compare?run=small-0&run=small-1",

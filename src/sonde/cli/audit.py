@@ -5,9 +5,10 @@ it.
 import contextlib
 import functools
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from cyclopts import Parameter
@@ -20,18 +21,22 @@ from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
 from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
-from sonde.records.files import output_file, write_output
+from sonde.records.files import output_file, write_file, write_output
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
 from sonde.records.values import encode
 from sonde.report import wording
-from sonde.report.html.markup import Markup, bar, left_out, section, table, tag
+from sonde.report.html.audits import audit_findings, audit_summary, audit_title
+from sonde.report.html.markup import tag
 from sonde.report.html.page import document
 from sonde.texts.audit import Audit, AuditFinding, AuditSettings
 from sonde.texts.audit import audit as audit_corpus
 from sonde.texts.corpora import Corpus, open_corpus
-from sonde.texts.languages import language_name
 from sonde.version import __version__
 
-_MAX_LISTED = 40
+FORMAT: Final = "sonde-audit"
+VERSION: Final = 1
+_MAX_BYTES: Final = 64 << 20
 
 
 @Parameter(name="*")
@@ -61,6 +66,8 @@ class AuditOptions:
     """Read on the Dask cluster at dask://HOST:PORT. Its workers must see the same files."""
     html: Path | None = None
     """Write an HTML page with the clearest findings of each kind."""
+    run: Path | None = None
+    """Also write the result into this run directory, where the dashboard shows it."""
     skip: Path | None = None
     """Write the flagged samples to a skip list. A language model's data directory also needs
     --block-size.
@@ -92,6 +99,8 @@ def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None
     if options.skip and corpus.form == "data" and not corpus.is_parallel and not options.block_size:
         cause = "a language model's samples are blocks of several texts"
         raise SettingError("--skip needs --block-size here", cause=cause)
+    if options.run:
+        read_manifest(options.run)  # raises if this is no run, before hours of reading
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         pool, num_under_way = stack.enter_context(open_executor(options.workers, options.executor))
@@ -107,14 +116,17 @@ def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None
             "on_finding": on_finding,
         }
         done = audit_corpus(corpus, settings, executor=pool, **values)
+    found = _document(done)
     if options.html:
-        write_output(options.html, render_html(done).encode())
+        write_output(options.html, render_html(found).encode())
+    if options.run:
+        write_file(RunLayout(options.run).audit, encode(found, max_bytes=_MAX_BYTES))
     if options.skip:
         write_skip_list(
             options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}"
         )
     seconds = time.monotonic() - started
-    tell(_document(done), lambda console: _show(console, done, options, seconds), json=options.json)
+    tell(found, lambda console: _show(console, done, options, seconds), json=options.json)
 
 
 def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
@@ -167,48 +179,22 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
         console.print(Text(head, style="bold"))
         console.print(Text(f"  {wording.visible(finding.text)[:300]}"))
         console.print(Text(f"  {'; '.join(finding.evidence)}", style="dim"))
-    for path in (options.html, options.skip, options.findings):
+    kept = RunLayout(options.run).audit if options.run else None
+    for path in (options.html, options.skip, options.findings, kept):
         if path:
             console.print(Text(f"\nwritten: {path}"))
 
 
-def render_html(done: Audit) -> str:
-    """Render the audit as an HTML page: a count per kind, and the clearest findings with their
-    text.
-    """
-    kinds: list[tuple[Markup | str, ...]] = []
-    parts = []
-    for kind, count in done.counts.items():
-        title = kind.replace("_", " ").capitalize()
-        filled = bar(count / max(done.counts.values()))
-        share = wording.percent(count / done.num_texts)
-        kinds.append((tag("a", title, href=f"#{kind}"), f"{count:,}", share, filled))
-        found = [finding for finding in done.findings if finding.kind == kind][:_MAX_LISTED]
-        rows: list[tuple[Markup | str, ...]] = []
-        for one in found:
-            place = tag("code", done.corpus.place(one.number))
-            text = tag("code", wording.shortened(one.text, 300))
-            rows.append((place, f"{one.strength:.2f}", text, "; ".join(one.evidence)))
-        listed = table(("where", "strength", "text", "why"), rows, right=("strength",))
-        parts.append(section(title, listed, left_out(count - len(rows)), id=kind))
-    what = "pairs" if done.corpus.is_parallel else "texts"
-    languages = ", ".join(map(language_name, done.languages))
-    size = (
-        f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}"
-        if languages
-        else None
-    )
-    share = wording.percent(len(done.flagged) / max(done.num_texts, 1))
-    stand_out = tag("p", f"{len(done.flagged):,} stand out ({share}).", class_="state")
-    name = tag("h1", " and ".join(str(path) for path in done.corpus.paths))
-    head = tag("header", tag("p", "sonde audit", class_="kicker"), name, tag("p", size), stand_out)
-    counted = section(
-        "Kinds", table(("kind", "found", "share", "of all"), kinds, right=("found", "share"))
-    )
+def render_html(found: Mapping[str, Any]) -> str:
+    """Render the document of an audit as a page of its own."""
+    title = tag("h1", audit_title(found))
+    kicker = tag("p", "sonde audit", class_="kicker")
+    head = tag("header", kicker, title, audit_summary(found))
     foot = tag(
         "footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus."
     )
-    return document(f"{done.corpus.paths[0].name} – sonde audit", head, counted, parts, foot)
+    name = Path(found["data"][0]).name
+    return document(f"{name} – sonde audit", head, audit_findings(found), foot)
 
 
 def _as_json(finding: AuditFinding, corpus: Corpus) -> dict[str, object]:
@@ -217,8 +203,19 @@ def _as_json(finding: AuditFinding, corpus: Corpus) -> dict[str, object]:
     return {**found, "text": finding.text, "evidence": list(finding.evidence)}
 
 
-def _document(done: Audit) -> dict[str, object]:
-    about = picked(done, "num_texts", "num_bytes", "languages", "counts")
-    findings = [_as_json(finding, done.corpus) for finding in done.findings]
-    paths = [str(path) for path in done.corpus.paths]
-    return {"data": paths, **about, "num_found": len(done.flagged), "findings": findings}
+def _document(done: Audit) -> dict[str, Any]:
+    """Return the audit as plain data (docs/formats/audit.md)."""
+    corpus = done.corpus
+    findings = [
+        {**_as_json(finding, corpus), "place": corpus.place(finding.number)}
+        for finding in done.findings
+    ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "data": [str(path) for path in corpus.paths],
+        "is_parallel": corpus.is_parallel,
+        **picked(done, "num_texts", "num_bytes", "languages", "counts"),
+        "num_found": len(done.flagged),
+        "findings": findings,
+    }

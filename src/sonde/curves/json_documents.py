@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.curves.names import is_loss
 from sonde.curves.points import Point, Row, Source, flattened, is_number, usual_name
 from sonde.records.files import read_small
 
@@ -88,7 +89,7 @@ def history_of(document: Mapping[str, Any]) -> object:
 
 def rows_of_document(document: object, depth: int = 0) -> list[Row]:
     """Return the rows of a document: the longest list of objects or numbers in it, or columns of
-    equal length.
+    equal length. Rows with a loss come before longer ones without.
     """
     found: list[list[Row]] = []
     if isinstance(document, list):
@@ -97,7 +98,11 @@ def rows_of_document(document: object, depth: int = 0) -> list[Row]:
         found.append(_rows_of_columns(document))
         if depth < _MAX_DEPTH:
             found += [rows_of_document(value, depth + 1) for value in document.values()]
-    return max(found, key=len, default=[])
+    return max(found, key=_weight_of_rows, default=[])
+
+
+def _weight_of_rows(rows: Sequence[Row]) -> tuple[bool, int]:
+    return any(map(is_loss, rows[0] if rows else ())), len(rows)
 
 
 def _rows_of_list(entries: Sequence[object]) -> list[Row]:

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sonde.curves.names import VALUE, is_evaluation, is_loss, loss_names, norm_name, rate_name
-from sonde.curves.points import Point
+from sonde.curves.names import is_evaluation, is_loss, loss_names, norm_name, rate_name
+from sonde.curves.points import VALUE, Point
 from sonde.errors import SettingError, did_you_mean
 from sonde.records.columns import Floats, Integers
 from sonde.report.curve import Curve

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-VALUE: Final = "value"
-"""What a series is called that has no name."""
 _PARTS: Final = re.compile(r"[^a-z0-9]+")
-_LOSSES: Final = frozenset({"loss", "losses", "nll", "xent", "crossentropyloss", "crossentropy"})
+_LOSSES: Final = frozenset(
+    ("loss", "losses", "nll", "xent", "cost", "crossentropyloss", "crossentropy")
+)
 _WORDS: Final = frozenset({"gloss", "floss"})
 """Words that end like `trainloss` and are none."""
 _NOT_A_LOSS: Final = frozenset(
@@ -28,6 +28,22 @@ _EVALUATION: Final = frozenset(("val", "valid", "validation", "eval", "evaluatio
 _SUMMARY: Final = frozenset(
     ("epoch", "avg", "average", "mean", "smooth", "smoothed", "running", "ema", "min", "max", "std")
 )
+_AUXILIARY: Final = frozenset(
+    (
+        "kl",
+        "aux",
+        "auxiliary",
+        "entropy",
+        "router",
+        "balancing",
+        "z",
+        "vf",
+        "value",
+        "critic",
+        "mtp",
+    )
+)
+"""Words of losses that are added to another one."""
 _USUAL: Final = tuple(
     frozenset(words.split())
     for words in (
@@ -73,15 +89,19 @@ def is_evaluation(name: str) -> bool:
 
 
 def loss_names(names: Iterable[str]) -> list[str]:
-    """Return the names that are losses: of training before evaluations, the usual ones first."""
+    """Return the names that are losses: of training before evaluations, whole losses before parts
+    of them, the usual ones first.
+    """
     return sorted((name for name in names if is_loss(name)), key=_place)
 
 
-def _place(name: str) -> tuple[bool, bool, int, int, str]:
+def _place(name: str) -> tuple[bool, bool, bool, int, int, str]:
     parts = parts_of(name)
     words = frozenset(parts)
     usual = _USUAL.index(words) if words in _USUAL else len(_USUAL)
-    return is_evaluation(name), bool(_SUMMARY & words), usual, len(parts), name
+    is_summary = bool(_SUMMARY & words)
+    is_auxiliary = bool(_AUXILIARY & words)
+    return is_evaluation(name), is_summary, is_auxiliary, usual, len(parts), name
 
 
 def rate_name(names: Iterable[str]) -> str | None:

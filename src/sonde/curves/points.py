@@ -43,6 +43,9 @@ _STEP_NAMES: Final = (
     "update",
     "updates",
     "num_steps",
+    "current_steps",
+    "current_step",
+    "global_step.max_steps",
     "point",
     "batch",
     "it",
@@ -55,6 +58,11 @@ _STEP_NAMES: Final = (
 )
 """Names of the column that counts steps, the best first."""
 _EPOCH: Final = "epoch"
+VALUE: Final = "value"
+"""What a series is called that has no name."""
+KEY_COLUMNS: Final = ("key", "metric", "tag", "metric_name", "name")
+"""What the name of a metric is called, where one is logged at a time."""
+_MAX_LISTED: Final = 1000
 
 Row: TypeAlias = dict[str, float]
 """The numbers of one line, by name."""
@@ -230,11 +238,12 @@ def _epoch_length(steps: Sequence[int]) -> int:
 
 def flattened(document: Mapping[str, Any], prefix: str = "") -> Row:
     """Return the numbers of a JSON object; nested ones get names with dots. Numbers written as text
-    count.
+    count. An object such as {"name": "loss", "value": 3.2} is the number that it names.
     """
     row: Row = {}
+    title = _title_of_value(document)
     for name, value in document.items():
-        full = usual_name(f"{prefix}{name}")
+        full = usual_name(f"{prefix}{title if title and name == VALUE else name}")
         if is_number(value):
             row[full] = float(value)
         elif isinstance(value, str) and len(value) < 40:
@@ -243,4 +252,16 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> Row:
                 row[full] = number
         elif isinstance(value, Mapping) and prefix.count(".") < 4:
             row |= flattened(value, f"{full}.")
+        elif isinstance(value, list) and len(value) < _MAX_LISTED:
+            for entry in value:
+                if isinstance(entry, Mapping) and _title_of_value(entry):
+                    row |= flattened(entry, prefix)
     return row
+
+
+def _title_of_value(document: Mapping[str, Any]) -> str:
+    """Return the name that stands beside a value, or nothing."""
+    if not is_number(document.get(VALUE)):
+        return ""
+    titles = [document[key] for key in KEY_COLUMNS if isinstance(document.get(key), str)]
+    return titles[0] if titles else ""

@@ -33,8 +33,8 @@ from sonde.curves.json_documents import (
     rows_of_document,
 )
 from sonde.curves.json_lines import rows_of_dllogger, rows_of_json_lines, rows_of_mllog
-from sonde.curves.names import VALUE, is_loss, loss_names
-from sonde.curves.points import Row, Source, points_of, usual_name
+from sonde.curves.names import is_loss, loss_names
+from sonde.curves.points import VALUE, Row, Source, points_of, usual_name
 from sonde.curves.tables import tables_of
 from sonde.curves.text_lines import dialect_of, rows_of_text
 from sonde.errors import RunError, RunNotFound
@@ -141,7 +141,9 @@ def _in_file(path: Path) -> Iterator[Source]:
 
 
 def _text_of(path: Path, damage: list[str]) -> str:
-    """Return the text of a file, or nothing if it is none."""
+    """Return the text of a file, or nothing if it is none. In UTF-16 without a mark, as some
+    Windows programs write it, every other byte of plain text is 0.
+    """
     with open_regular(path, follow=True) as file:
         content = file.read(_MAX_BYTES)
         if file.read(1):
@@ -150,9 +152,13 @@ def _text_of(path: Path, damage: list[str]) -> str:
         content = _unpacked(content, damage)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")
-    if b"\x00" in content[:_HEAD]:
-        return ""
-    return content.decode("utf-8-sig", "replace").lstrip()
+    head = content[:_HEAD]
+    if b"\x00" not in head:
+        return content.decode("utf-8-sig", "replace").lstrip()
+    for place, encoding in enumerate(("utf-16-be", "utf-16-le")):
+        if head[place::2].count(0) > len(head) // 3:
+            return content.decode(encoding, "replace").lstrip()
+    return ""
 
 
 def _unpacked(content: bytes, damage: list[str]) -> bytes:

@@ -14,13 +14,14 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Final
 
-from sonde.curves.points import Row, number_in, usual_name
+from sonde.curves.points import KEY_COLUMNS, VALUE, Row, number_in, usual_name
 
-_DELIMITERS: Final = (",", "\t", ";")
+_DELIMITERS: Final = (",", "\t", ";", "|")
 _RUN_COLUMNS: Final = frozenset({"run", "run_id", "run_name", "experiment", "run id", "run name"})
-_KEY_COLUMNS: Final = frozenset({"key", "metric", "tag", "metric_name", "name"})
 _OF_WANDB: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^-].*?)(?P<bound>__MIN|__MAX)?")
 _COMMA: Final = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
+_UNIT: Final = re.compile(r"(?<=[\d.])(?:\s+[^\W\d]\S{0,11}|\s*%)\s*$")
+"""What may stand after a number in a cell: `3.21 nats`, `50.1%`."""
 _MILLISECONDS: Final = 1e12
 """Larger numbers are times in milliseconds, as MLflow writes them."""
 
@@ -118,13 +119,13 @@ def _with_header(
     header: Sequence[str], lines: Iterator[list[str]], name: str
 ) -> dict[str, list[Row]]:
     run_at = _place(header, _RUN_COLUMNS)
-    value_at = _place(header, frozenset({"value"}))
-    key_at = _place(header, _KEY_COLUMNS)
+    value_at = _place(header, frozenset({VALUE}))
+    key_at = _place(header, frozenset(KEY_COLUMNS))
     tables: dict[str, list[Row]] = {}
     for cells in lines:
         numbers = {}
         for at, cell in enumerate(islice(cells, len(header))):
-            number = number_in(cell) if cell else None
+            number = number_in(_UNIT.sub("", cell)) if cell else None
             if number is not None and at != run_at:
                 numbers[at] = number
         # A download of one metric calls it `value`; a long table says beside it which it is.

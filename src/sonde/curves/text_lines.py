@@ -18,9 +18,14 @@ from sonde.curves.points import Row
 
 ANY_TEXT: Final = "a text log"
 _MAX_LINE: Final = 4000
-_NUMBER: Final = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)(?![a-z])"
-_END: Final = r"(?!\w|\.\d|,\d{3}|:\d)"
-"""After a number stands no unit, and neither the rest of a time nor of a longer number."""
+_THOUSANDS: Final = r"\d{1,3}(?:,\d{3})+(?!\d|[,.]\d)"
+_NUMBER: Final = (
+    rf"{_THOUSANDS}|[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)(?![a-z])"
+)
+_END: Final = r"(?!\w|%|\.\d|,\d{3}|:\d)"
+"""After a number stands no unit, and neither the rest of a time nor of a longer number. The percent
+of a progress bar is no step.
+"""
 _WORD: Final = r"[A-Za-z_][\w./-]*"
 _PAIR: Final = re.compile(
     rf"(?<![\w.])(?P<name>{_WORD}(?:[ ]{_WORD}){{0,3}})(?:[ ]?\([^()]*\))?['\"]?"
@@ -29,9 +34,10 @@ _PAIR: Final = re.compile(
 )
 """`name: 1.5`, `name = 1.5`, `name is 1.5`, `'name': '1.5'`, `name (ms): 1.5`; not `12:30:59`."""
 _BARE: Final = re.compile(
-    r"(?<![\w.])(?P<name>"
+    r"(?<![\w./])(?P<name>"
     r"(?:(?:train|training|val|valid|validation|eval|test|lm|total|mean|avg)[ _])?"
-    r"(?:loss|nll|gnorm|norm|lr|learning rate|step|steps|iter|iters|iteration|update|batch|epoch))"
+    r"(?:loss|nll|xent|cost|gnorm|norm|lr|learning rate"
+    r"|step|steps|iter|iters|iteration|update|up\.|batch|epoch))"
     rf"\s*[:=#]?\s+\[?\s*(?P<value>{_NUMBER}){_END}",
     re.IGNORECASE,
 )
@@ -46,9 +52,13 @@ _BAR: Final = re.compile(r"(?:(?<![\w/.])(?=\d+/\d+\s*\[)|^\s*(?=\d+/\d+\b))(?P<
 _OF_EVALUATION: Final = re.compile(
     r"(?<![a-z])(?:test|val|valid|validation|eval|evaluation)(?![a-z])"
 )
+_OTHER_LOSSES: Final = frozenset({"xent", "cost"})
+"""What OpenNMT and Marian call the loss."""
 _PLAIN_LOSSES: Final = frozenset({"loss", "avg loss", "average loss", "mean loss", "avg_loss"})
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x08")
-_LIKELY: Final = re.compile(r"loss|nll|trl:|step|iter|update|epoch|batch|\d/\s*\d", re.IGNORECASE)
+_LIKELY: Final = re.compile(
+    r"loss|nll|xent|cost |trl:|step|iter|update|epoch|batch|\d/\s*\d", re.IGNORECASE
+)
 _LOSS_WORDS: Final = frozenset(
     ("train", "training", "val", "valid", "validation", "eval", "test", "lm", "mtp", "aux", "total")
 ) | frozenset(("mean", "avg", "average", "loss", "nll"))
@@ -70,8 +80,14 @@ _NOT_OF_A_STEP: Final = frozenset(
     ("per", "of", "number", "time", "timing", "in", "skipped", "nan", "max", "total", "every")
 ) | frozenset(("size", "last", "next"))
 """`elapsed time per iteration` and `number of skipped iterations` do not say which step it is."""
-_SHORT: Final = {"trl": "train loss", "tel": "val loss", "s": "step", "gnorm": "grad_norm"}
-"""llm.c's and modded-nanogpt's abbreviations."""
+_SHORT: Final = {
+    "trl": "train loss",
+    "tel": "val loss",
+    "s": "step",
+    "up": "update",
+    "gnorm": "grad_norm",
+}
+"""llm.c's, modded-nanogpt's and Marian's abbreviations."""
 
 _DIALECTS: Final = tuple(
     (words, re.compile(pattern))
@@ -87,6 +103,8 @@ _DIALECTS: Final = tuple(
         ("what a Hugging Face Trainer prints", r"\{'loss': .*'epoch': "),
         ("what PyTorch's examples print", r"Train Epoch: \d+ \[\d+/\d+"),
         ("OLMo's log", r"train/CrossEntropyLoss="),
+        ("Marian's log", r"Ep\. \d+ : Up\. \d+ .*: Cost "),
+        ("OpenNMT's log", r"Step \d+/ *\d+; .*xent: "),
     )
 )
 
@@ -121,16 +139,24 @@ def _place_after(place: Row, row: Row) -> Row:
 
 
 def _has_loss(row: Row) -> bool:
-    return any("loss" in name or "nll" in name for name in row)
+    return any("loss" in name or "nll" in name or name in _OTHER_LOSSES for name in row)
 
 
 def numbers_in_line(text: str) -> Row:
     """Return the numbers of a printed line, by name. The first counts if a name occurs twice."""
     row: Row = {}
+    named = set[int]()  # where the numbers stand that have a name
     for pattern in (_PAIR, _BARE):
         for match in pattern.finditer(text):
             name = _known_words(match["name"])
-            value = float(match["value"])
+            if match.start("value") in named:
+                continue
+            if name:
+                named.add(match.start("value"))
+            has_thousands = "," in match["value"]
+            if has_thousands and name not in _STEP_WORDS:
+                continue  # elsewhere a comma may stand for a decimal point
+            value = float(match["value"].replace(",", ""))
             if name and (value.is_integer() or name not in _STEP_WORDS):
                 row.setdefault(name, value)
     of_epoch = _OF_EPOCH.search(text)
@@ -165,11 +191,16 @@ def _known_words(name: str) -> str:
         return spelled
     last = _SHORT.get(words[-1], words[-1])
     if any("loss" in word or word == "nll" for word in words) and "scale" not in words:
-        kept = [word for word in words if "loss" in word or word in _LOSS_WORDS]
+        kept = [word for word in words if "loss" in word or _is_kept_before_loss(word)]
         return " ".join(kept).replace("/", ".")
     if last in _STEP_WORDS and _NOT_OF_A_STEP.intersection(words):
         return ""
     return last.replace("/", ".")
+
+
+def _is_kept_before_loss(word: str) -> bool:
+    """Return whether a word says which loss it is: `lm loss`, `mtp_1 loss`."""
+    return word in _LOSS_WORDS or word.partition("_")[0] in _LOSS_WORDS
 
 
 def dialect_of(lines: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 
 from sonde.alerts.message import Alert
 from sonde.curves.account import Account, read_accounts
+from sonde.curves.judgement import Finding
 from sonde.curves.recognise import find_run_directories
 from sonde.errors import SondeError
 from sonde.records.catalog import KILLED, run_status, summarise_run
@@ -63,7 +64,7 @@ class Watch:
                 key = (str(run.path), run.name, "event", finding.first_step)
                 if key not in self._seen:
                     self._seen.add(key)
-                    cause = finding.probably[0].sentence if finding.probably else ""
+                    cause = _cause_in_words(finding)
                     row = finding.probably[1].sentence if len(finding.probably) > 1 else ""
                     alerts.append(
                         Alert(
@@ -94,6 +95,14 @@ class Watch:
                     Alert(step=_last_step(run), kind=status, title=title, path=str(run.absolute()))
                 )
         return alerts
+
+
+def _cause_in_words(finding: Finding) -> str:
+    """Return what an event probably is, worded as a guess if nobody has diagnosed it."""
+    if not finding.probably:
+        return ""
+    sentence = finding.probably[0].sentence
+    return sentence if finding.has_verdict else f"Probably: {sentence}"
 
 
 def _named(run: Account) -> str:

@@ -50,7 +50,7 @@ def event_page(
     if attempt:
         sentence = f"This is attempt {attempt} of the run, which was started over later."
         body.append(note(sentence, "note bad"))
-    curve = None if attempt else _curve(row.name, step)
+    curve = None if attempt else _curve(row, step)
     if known is not None:
         remark = superseded(found.path, known.step, known.time)
         body.append(
@@ -119,15 +119,18 @@ def _verdict(run: Path, step: int, marks: Sequence[Mark]) -> tuple[Verdict | Non
         return None, error.message
 
 
-def _curve(name: str, step: int) -> Markup:
-    """Return the place of the curve around the step, which the script draws."""
+def _curve(row: ListedRun, step: int) -> Markup:
+    """Return the place of the curve around the step, which the script draws. It ends where the run
+    ends, because the script shows as many steps as it is asked for.
+    """
+    last = step + AROUND if row.step is None else max(min(step + AROUND, row.step), step)
     place = tag(
         "div",
         note("Reading the curve …", "none"),
         id="curves",
-        data_run=name,
+        data_run=row.name,
         data_from=max(step - AROUND, 0),
-        data_to=step + AROUND,
+        data_to=last,
     )
     return tag("section", place, class_="around", aria_label=f"loss around step {step}")
 

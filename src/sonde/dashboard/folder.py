@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from sonde.errors import RunNotFound, SondeError
-from sonde.forensics.verdict import Verdict
+from sonde.forensics.verdict import SURE, Verdict
 from sonde.records.catalog import RunSummary, find_runs, run_status, summarise_run
 from sonde.records.layout import LOG, SPIKES, STEPS, RunLayout
 from sonde.records.manifest import RUNNING, read_manifest
@@ -80,6 +80,7 @@ def state_of(run: Path) -> State:
     """
     layout = RunLayout(run)
     paths = [layout.manifest, layout.lock, layout.forensics, layout.checkpoints, layout.skip_list]
+    paths += [layout.check, layout.audit]
     with contextlib.suppress(SondeError, OSError):  # not a directory
         paths += [file.path for file in layout.record_files()]
     found: State = {}
@@ -198,7 +199,7 @@ class RunFolder:
             state = state_of(run.path)
             known = self._details.get(name)
             if known is None or known[0] != state:
-                causes = [mark.cause for mark in run.marks() if mark.cause]
+                causes = [_worded_cause(mark) for mark in run.marks() if mark.cause]
                 found = RunDetails(
                     num_events=sum(mark.is_wrong for mark in run.marks()),
                     cause=causes[-1] if causes else "",
@@ -298,6 +299,13 @@ def _last_loss(path: Path, summary: RunSummary) -> float | None:
             if found is not None:
                 return found
     return None
+
+
+def _worded_cause(mark: Mark) -> str:
+    """Return the cause of a mark, worded as a guess if the verdict is not sure."""
+    if math.isnan(mark.confidence) or mark.confidence >= SURE:
+        return mark.cause
+    return f"Perhaps: {mark.cause[0].lower()}{mark.cause[1:]}"
 
 
 def _speed(path: Path, summary: RunSummary, numbers: tuple[int, ...]) -> float:

@@ -1,4 +1,4 @@
-"""The pages of one run: curves and events, samples, checkpoints, log, settings."""
+"""The pages of one run: curves and events, samples, checkpoints, check, audit, log, settings."""
 
 import math
 import shlex
@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.dashboard.compare_page import view_controls
 from sonde.dashboard.folder import ListedRun, OpenRun
 from sonde.dashboard.frame import (
@@ -20,6 +21,7 @@ from sonde.dashboard.frame import (
     whole,
 )
 from sonde.dashboard.outliers import num_standing_out
+from sonde.dashboard.results_page import audit_page, check_page
 from sonde.errors import SondeError
 from sonde.forensics.verdict import known_texts
 from sonde.log.backend import LOG, METADATA
@@ -166,7 +168,22 @@ def checkpoints(_: ListedRun, run: OpenRun, _query: Query) -> Child:
         budget -= checkpoint.num_bytes
         states[checkpoint.step] = _state(run.path, checkpoint, verify=budget >= 0)
     none = note("" if states else "There are no checkpoints in the run.", "none")
-    return [none, sections.checkpoints(facts, states), sections.notices(facts)]
+    kept = _kept_states(run.path)
+    return [none, kept, sections.checkpoints(facts, states), sections.notices(facts)]
+
+
+def _kept_states(run: Path) -> Markup | None:
+    """Render the states that a recorder kept, from which steps can be replayed."""
+    folder = RunLayout(run).kept_states
+    try:
+        steps = CheckpointFolder(folder).steps() if folder.is_dir() else []
+    except (SondeError, OSError):
+        steps = []
+    if not steps:
+        return None
+    listed = ", ".join(f"{step:,}" for step in steps)
+    sentence = f"The recorder kept states after {listed} updates, for replays."
+    return tag("p", sentence, " They are in ", tag("code", str(folder)), ".")
 
 
 def log_page(row: ListedRun, run: OpenRun, query: Query) -> Child:
@@ -297,6 +314,8 @@ PARTS: Final[dict[str, Callable[[ListedRun, OpenRun, Query], Child]]] = {
     "": overview,
     "samples": samples_page,
     "checkpoints": checkpoints,
+    "check": check_page,
+    "audit": audit_page,
     "log": log_page,
     "settings": settings_page,
 }

@@ -4,7 +4,7 @@ are read in threads.
 /                      the runs                         ?q= ?sort= ?col= ?group= ?fold= ?page=
 /run/NAME              curves and events                ?filter= ?rank= ?from= ?to= ?x= ?smooth=
 /run/NAME/step/N       an event: verdict, samples, tensors  ?attempt=
-/run/NAME/samples      the worst samples; likewise checkpoints, log, settings
+/run/NAME/samples      the worst samples; likewise checkpoints, check, audit, log, settings
 /compare               several runs                     ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
 /api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
 /csv                   all values of metrics            ?run= ?metric= ?x= ?rank=

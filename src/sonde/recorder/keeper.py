@@ -16,6 +16,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
+import torch
+
 from sonde import ranks
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver
@@ -62,8 +64,8 @@ class Keeper:
         self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
         self.worker = Worker("sonde-recorder", on_error=self._on_error, poll_seconds=_WRITE_SECONDS)
         """Writes batches and records."""
-        self.memory = MemoryWatch()
-        """The memory of this process, read by the worker."""
+        self.memory = MemoryWatch(_device_of(training))
+        """The memory of this process and its GPU, read by the worker."""
         self._vitals = VitalsBook()
         self._file: BatchFile | None = None
         self._bytes_each = 0
@@ -190,9 +192,11 @@ class Keeper:
             return
         if self._run.rank == 0:
             self._run.records(STEPS).append(record.as_record())
-        self.memory.sample(record.step)
+        memory = self.memory.sample(record.step)
         self.on_written(update)
         every = self._options.log_every
+        if every and memory:
+            self._run.logger.log(step=record.step, data=memory)
         if every and (record.step % every == 0 or record.values):
             numbers = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
             data = {f"train.{name}": value for name, value in numbers.items() if value is not None}
@@ -298,6 +302,12 @@ class Keeper:
                     "state", f"the state after {outcome.step} steps was not kept: {outcome.error}"
                 )
                 self._thin()
+
+
+def _device_of(training: Training) -> torch.device:
+    """Return the device of the model."""
+    devices = [parameter.device for parameter in training.model.parameters()]
+    return devices[0] if devices else torch.device("cpu")
 
 
 def _record_of(update: Update, vitals: Mapping[str, float]) -> StepRecord | None:

@@ -1,5 +1,6 @@
-"""The memory of this process, sampled every few seconds by the recorder's background worker. Costs
-the training nothing. Systems without /proc give no samples.
+"""The memory of this process and of its GPU, sampled every few seconds by the recorder's background
+worker and written into the log. Costs the training nothing. Systems without /proc give no samples;
+the GPU is asked by NVML, if that is installed.
 """
 
 import os
@@ -8,35 +9,59 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from sonde.errors import SondeError
 from sonde.records.files import open_regular
 from sonde.spikes.memory_climb import MemorySeries
 
-_EVERY_SECONDS: Final = 5.0
+PROCESS_MEMORY: Final = "memory.process_gb"
+GPU_MEMORY: Final = "memory.gpu_gb"
+EVERY_SECONDS: Final = 5.0
 _STATM: Final = Path("/proc/self/statm")
 
 
 class MemoryWatch:
-    """Samples the memory of this process."""
+    """Samples the memory of this process and of the device that it trains on."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._series = MemorySeries()
-        self._next = 0.0
+        self._device = device
+        self._next = time.monotonic() + EVERY_SECONDS
+        self._has_gpu = device.type == "cuda"
 
-    def sample(self, step: int) -> None:
-        """Take a sample if the last one is some seconds old."""
+    def sample(self, step: int) -> dict[str, float]:
+        """Take a sample if the last one is some seconds old, and return it in GB by name."""
         now = time.monotonic()
         if now < self._next:
-            return
-        self._next = now + _EVERY_SECONDS
+            return {}
+        self._next = now + EVERY_SECONDS
+        sampled = {}
         num_bytes = own_memory()
         if num_bytes is not None:
             self._series.add(step, num_bytes)
+            sampled[PROCESS_MEMORY] = num_bytes / 1e9
+        num_bytes = self._gpu_memory()
+        if num_bytes is not None:
+            sampled[GPU_MEMORY] = num_bytes / 1e9
+        return sampled
 
     @property
     def samples(self) -> Sequence[tuple[int, int]]:
-        """The samples so far: step and bytes."""
+        """The samples of the process so far: step and bytes."""
         return self._series.samples
+
+    def _gpu_memory(self) -> int | None:
+        """Return the bytes that are in use on the GPU, as nvidia-smi shows them; None without
+        NVML.
+        """
+        if not self._has_gpu:
+            return None
+        try:
+            return torch.cuda.device_memory_used(self._device)
+        except Exception:  # noqa: BLE001  no NVML, or a driver that does not answer: never asked again
+            self._has_gpu = False
+            return None
 
 
 def own_memory() -> int | None:

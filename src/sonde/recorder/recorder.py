@@ -395,7 +395,7 @@ def deepspeed_refused(name: str) -> SettingError:
     return SettingError(
         f"sonde cannot record a training with DeepSpeed ({name})",
         cause="DeepSpeed makes the update itself, so it can neither be judged before nor replayed",
-        hint="train with FSDP2 or DistributedDataParallel; `sonde why` reads a log of this one",
+        hint="train with FSDP2 or DistributedDataParallel; `sonde why` reads the log of this one",
     )
 
 

@@ -38,12 +38,17 @@ class RowSearch(NamedTuple):
     """Why the rows cannot be told."""
 
 
-def find_row_losses(batch: Any, whole: float, loss_of: LossOf, rows: Rows | None) -> RowSearch:
+def find_row_losses(
+    batch: Any, whole: float, loss_of: LossOf, rows: Rows | None, num_samples: int | None = None
+) -> RowSearch:
     """Return the loss of every row of a batch whose loss is `whole`.
 
-    `rows` makes a batch of some rows where the tensors do not say what a row is.
+    `rows` makes a batch of some rows where the tensors do not say what a row is. Then `num_samples`
+    is how many there are, if the user names them: a pair may be two lines of a tensor.
     """
     count = num_rows(batch)
+    if rows is not None and num_samples is not None:
+        count = num_samples
     if count < 2:
         return RowSearch(problem="the batch has a single row")
     if count > MAX_ROWS:
@@ -81,7 +86,7 @@ def _weights_that_add_up(
     count = len(losses)
     candidates = [[1.0 / count] * count, [1.0] * count]
     tokens = tokens_of(batch)
-    if tokens is not None and tokens.dim() > 1:
+    if tokens is not None and tokens.dim() > 1 and len(tokens) == count:
         lengths = (tokens != tokens.flatten()[-1]).flatten(1).sum(1).double()
         total = float(lengths.sum())
         if total:

@@ -217,9 +217,7 @@ class Scene:
         for micro in update.micro:
             whole = mean_loss(micro.seen_losses())
             assert whole is not None  # the step was run again, so it has a loss
-            search = self._training.losses_of_parts(
-                micro.batch, micro.last, micro.moment, loss_from, whole
-            )
+            search = self._training.losses_of_rows(micro, loss_from, whole)
             if search.problem:
                 look.row_losses = []
                 look.row_weights = []

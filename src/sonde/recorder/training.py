@@ -202,20 +202,19 @@ class Training:
                 return float(part.get_scale())
         return 1.0
 
-    def losses_of_parts(
-        self, batch: Any, last: bool | None, moment: Moment, loss_from: str, whole: float
-    ) -> RowSearch:
-        """Run the rows of a batch one by one and return their losses. Use it inside
+    def losses_of_rows(self, micro: MicroBatch, loss_from: str, whole: float) -> RowSearch:
+        """Run the rows of a micro-batch one by one and return their losses. Use it inside
         `standing_still`.
         """
         if self.step_function is None:
             return RowSearch(problem="the loop does not hand its step function to the recorder")
 
         def loss_of(part: Any) -> float | None:
-            return self.run_to_loss(part, last, moment, loss_from)
+            return self.run_to_loss(part, micro.last, micro.moment, loss_from)
 
+        num_samples = None if micro.names is None else len(micro.names)
         try:
-            return find_row_losses(batch, whole, loss_of, self.options.rows)
+            return find_row_losses(micro.batch, whole, loss_of, self.options.rows, num_samples)
         except Exception as error:  # noqa: BLE001  a single row may be what a model cannot take
             return RowSearch(problem=f"a part of the batch cannot be run ({error})"[:200])
 

@@ -7,6 +7,8 @@
                                     docs/formats/lock.md)
       check.json                    what `sonde check` found               (forensics/checks,
                                     docs/formats/check.md)
+      audit.json                    what `sonde audit --run` found         (cli/audit.py,
+                                    docs/formats/audit.md)
       records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind
                                     (docs/formats/records.md)
       index.sqlite                  rebuildable index over records/        (index.py,
@@ -86,6 +88,8 @@ class RunLayout:
     """Path of the manifest."""
     check = _Place("check.json")
     """Path of the result of `sonde check`."""
+    audit = _Place("audit.json")
+    """Path of the result of `sonde audit`, if it was told to keep it here."""
     lock = _Place("lock.json")
     """Path of the lock file."""
     index = _Place("index.sqlite")

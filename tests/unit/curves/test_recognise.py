@@ -48,6 +48,63 @@ def test_lines_of_every_program_give_their_steps_and_losses(
     assert event_steps(curve) == [217]
 
 
+ODD_LINES: dict[str, Callable[[int, float], str]] = {
+    "a step with thousands": lambda step, loss: f"step {1000 + step:,} | loss {loss:.4f}",
+    "the percent of a bar": lambda step, loss: (
+        f"Steps:  {step // 4}%|█ | {step}/400 [00:12<01:02, lr=1e-5, step_loss={loss:.4f}]"
+    ),
+    "losses that are added": lambda step, loss: (
+        f"iteration {step} | mtp_1 loss: 4.1 | lm loss: {loss:.6E} | load_balancing_loss: 1.0"
+    ),
+    "a reinforced actor": lambda step, loss: (
+        f"step:{step} - actor/kl_loss:0.001 - actor/pg_loss:{loss:.4f} - actor/grad_norm:0.8"
+    ),
+    "steps of ms-swift": lambda step, loss: (
+        f"{{'loss': {loss:.4f}, 'epoch': 0.1, 'global_step/max_steps': '{step}/9000'}}"
+    ),
+    "steps of LLaMA-Factory": lambda step, loss: json.dumps(
+        {"current_steps": step, "total_steps": 9000, "loss": loss, "epoch": 0.1}
+    ),
+    "one metric at a time": lambda step, loss: json.dumps(
+        {"step": step, "name": "train/loss", "value": loss}
+    ),
+    "a list of metrics": lambda step, loss: json.dumps(
+        {"step": step, "metrics": [{"name": "loss", "value": loss}, {"name": "lr", "value": 1}]}
+    ),
+    "a value with its unit": lambda step, loss: (
+        f"{step},{loss:.4f} nats,12 ms" if step > 1 else "step,loss,time\n1,8.4 nats,12 ms"
+    ),
+    "a table for people": lambda step, loss: (
+        f"| {step} | {loss:.4f} |" if step > 1 else "| step | loss |\n|---|---|\n| 1 | 8.4 |"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD_LINES)
+def test_an_odd_log_gives_the_step_of_its_spike(what: str, tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    (tmp_path / "log").write_text(log_of(ODD_LINES[what], loss, STEPS))
+    curve = only_curve(tmp_path / "log")
+    thousand = 1000 if "thousands" in what else 0
+    assert event_steps(curve) == [thousand + 217]
+
+
+def test_text_in_16_bits_is_read_without_a_mark_and_with_the_line_ends_of_windows(
+    tmp_path: Path,
+) -> None:
+    text = log_of(nanogpt_line, falling({217: 9.25}), STEPS).replace("\n", "\r\n")
+    for encoding in ("utf-16-le", "utf-16-be", "utf-16"):
+        (tmp_path / encoding).write_bytes(text.encode(encoding))
+        assert event_steps(only_curve(tmp_path / encoding)) == [217]
+
+
+def test_the_losses_of_a_history_are_found_below_a_list_of_epochs(tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    history = {"epoch": list(STEPS), "history": {"loss": [loss(step) for step in STEPS]}}
+    (tmp_path / "history.json").write_text(json.dumps(history))
+    assert event_steps(only_curve(tmp_path / "history.json")) == [217]
+
+
 def test_lines_of_tcap_are_read_with_their_numbers_in_text(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log_of(tcap_line, falling({217: 9.25}), STEPS))
     curve = only_curve(tmp_path / "log")

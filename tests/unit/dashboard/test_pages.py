@@ -6,12 +6,17 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from dashboard_server import ask
+from dashboard_server import ask, serving
 from eventful_run import BACK_TO, HOSTILE, NUM_STEPS, SPIKE_STEP
 
+from sonde.cli.main import run as sonde
 from sonde.dashboard.serve import DashboardServer
+from sonde.forensics.checks.check_report import CheckReport, RowPicture
+from sonde.forensics.checks.check_rule import CheckResult
 from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.records.journal import append_event
+from sonde.records.layout import RunLayout
+from sonde.records.values import encode
 from sonde.report.html.markup import escape
 from sonde.run import Run
 
@@ -335,3 +340,55 @@ def test_a_superseded_verdict_says_so(server: DashboardServer, runs: Path) -> No
     append_event(run, "rollback", step=150, checkpoint=100, time=2.0)
     page = get(server, "/run/sweep/lr-0/step/150")
     assert "superseded: the run went back to step 100 later" in page
+
+
+CHECKED = CheckReport(
+    results=(
+        CheckResult(
+            name="causality",
+            title="later tokens",
+            status="wrong",
+            text="Later tokens move earlier losses: <b>25 %</b>.",
+            advice="Look at the mask.",
+        ),
+        CheckResult(name="modes", title="modes", status="fine", text="Dropout acts.", advice=""),
+    ),
+    rows=(RowPicture(inputs=("a", "b"), targets=("b", "")),),
+    num_updates=8,
+    seconds=1.5,
+)
+
+
+def test_a_check_is_a_page_and_without_one_the_page_has_its_command(tmp_path: Path) -> None:
+    Run(tmp_path / "run").close()
+    with serving(tmp_path) as server:
+        assert "sonde check -- " in get(server, "/run/run/check")
+        layout = RunLayout(tmp_path / "run")
+        layout.check.write_bytes(encode(CHECKED.document()))
+        page = get(server, "/run/run/check")
+        layout.check.write_bytes(b'{"results": 3')
+        damaged = get(server, "/run/run/check")
+    assert "1 wrong" in page
+    assert "Look at the mask." in page
+    assert escape("<b>25 %</b>") in page
+    assert "cannot be" in damaged
+
+
+def test_an_audit_that_is_kept_in_a_run_is_a_page(tmp_path: Path) -> None:
+    Run(tmp_path / "run").close()
+    corpus = tmp_path / "corpus.txt"
+    texts = [f"A man in a blue shirt stands on ladder number {place}." for place in range(200)]
+    texts[150] = "#2%%X0Q&1#1X^50}&^&7%{35~Q82Q23 zq§ <i>"
+    corpus.write_text("\n".join(texts))
+    with serving(tmp_path) as server:
+        assert "sonde audit DATA --run" in get(server, "/run/run/audit")
+        assert sonde(["audit", str(corpus), "--run", str(tmp_path / "run")]) == 0
+        page = get(server, "/run/run/audit")
+    assert "200 texts" in page
+    assert escape(texts[150]) in page
+
+
+def test_the_window_of_an_event_ends_where_the_run_ends(server: DashboardServer) -> None:
+    event = get(server, f"{RUN}/step/{NUM_STEPS - 20}")
+    assert f'data-from="{NUM_STEPS - 120}"' in event
+    assert f'data-to="{NUM_STEPS}"' in event

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from recorder_loops import Training
 from torch import Tensor, nn
 
+from sonde.recorder import memory
 from sonde.recorder.memory import own_memory
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.recorder import Recorder
 from sonde.recorder.update import Update, UpdateClock
 from sonde.records.journal import read_events
+from sonde.report.run_curves import RunCurves
 from sonde.run import Run
 from sonde.spikes.quiet_rules import QUIET_FAILURE
 
@@ -80,6 +83,21 @@ def test_a_look_of_ours_counts_neither_as_work_nor_as_waiting() -> None:
     clock.end(in_the_step, 0.05)
     assert after_the_step.wait_seconds < 0.04
     assert in_the_step.seconds < 0.04
+
+
+def test_the_memory_of_the_process_is_a_curve_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "EVERY_SECONDS", 0.0)
+    training = Training(tmp_path / "run")
+    training.train(3)
+    assert training.recorder is not None
+    training.recorder.run.close()
+    curves = RunCurves(tmp_path / "run")
+    curves.refresh()
+    curve = curves.read(memory.PROCESS_MEMORY)
+    assert curve.steps.tolist() == [1, 2, 3]
+    assert 0.01 < curve.values[0] < 100
 
 
 def test_the_memory_of_this_process_is_its_own() -> None:

@@ -57,6 +57,20 @@ def test_a_batch_whose_tensors_have_no_rows_in_common_needs_to_be_told_its_rows(
     assert len(find_row_losses(joined, loss(joined), loss, rows).losses) == 6
 
 
+def test_pairs_in_two_halves_of_a_batch_are_as_many_as_the_user_names() -> None:
+    halves = torch.randn(12, 4, generator=DRAWN)
+
+    def loss(batch: Tensor) -> float:
+        chosen, rejected = batch.chunk(2)
+        return F.softplus((rejected - chosen).sum(1)).mean().item()
+
+    def pairs(batch: Tensor, keep: Sequence[int]) -> Tensor:
+        return torch.cat([half[list(keep)] for half in batch.chunk(2)])
+
+    found = find_row_losses(halves, loss(halves), loss, pairs, 6)
+    assert found.losses == pytest.approx([loss(pairs(halves, [pair])) for pair in range(6)])
+
+
 def test_very_many_rows_are_not_run_one_by_one() -> None:
     batch = (torch.zeros(MAX_ROWS + 1, 2), torch.zeros(MAX_ROWS + 1, 2))
     assert "too many" in find_row_losses(batch, 0.0, mean_square, None).problem

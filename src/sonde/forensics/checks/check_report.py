@@ -91,7 +91,7 @@ class CheckReport:
             for titles, text in _by_text(found):
                 lines += _wrapped(f"  {titles}: {text}", hanging=4)
             lines.append("")
-        lines += _picture(self.rows)
+        lines += row_lines(self.rows)
         return "\n".join(lines).rstrip() + "\n"
 
     def _headline(self) -> str:
@@ -129,8 +129,10 @@ def _wrapped(text: str, hanging: int) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent=" " * hanging, break_long_words=False)
 
 
-def _picture(rows: Sequence[RowPicture]) -> list[str]:
-    """Return rows with what is asked for below what goes in, as far as 80 columns hold it."""
+def row_lines(rows: Sequence[RowPicture]) -> list[str]:
+    """Return a title, and rows with what is asked for below what goes in, as far as 80 columns hold
+    it.
+    """
     if not rows:
         return []
     lines = ["two rows: what goes in, and below it what is asked for (· does not count)"]

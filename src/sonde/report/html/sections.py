@@ -14,7 +14,6 @@ from sonde.report.html.markup import (
     bar,
     group,
     moment,
-    note,
     pairs,
     section,
     table,
@@ -59,11 +58,13 @@ def healing(facts: RunFacts) -> Markup | None:
     return section("How the run was mended", tag("ul", chapters), id="healing")
 
 
-def speed(facts: RunFacts) -> Markup:
-    """Render where the time of an update went. Speed over the steps is one of the curves."""
+def speed(facts: RunFacts) -> Markup | None:
+    """Render where the time of an update went, if that was logged. Speed over the steps is one of
+    the curves.
+    """
     total = sum(facts.phases.values())
     if not total > 0:
-        return section("Time", note("No times were logged.", "none"), id="time")
+        return None
     rows: list[list[Child]] = []
     for phase, seconds in facts.phases.items():
         share = seconds / total
@@ -107,7 +108,7 @@ def settings(facts: RunFacts) -> Markup | None:
     shown = []
     for name in ("settings", "versions", "host", "seeds", "git", "data", "other"):
         found = wording.setting_rows(getattr(facts.manifest, name, None))
-        rows = [(key, wording.shortened(text, 2000)) for key, text in found]
+        rows = [(key, wording.shortened(text, 2000)) for key, text in found if text != "null"]
         shown += [tag("div", tag("h3", name.capitalize()), pairs(rows))] if rows else []
     return section("Settings and versions", shown, id="settings") if shown else None
 

@@ -171,7 +171,7 @@ def _experiments(experiments: tuple[Experiment, ...]) -> Markup:
     rows: list[list[Child]] = []
     for experiment in experiments:
         numbers = [
-            tag("li", f"{name} {wording.number(value)}")
+            tag("li", f"{name.replace('_', ' ')} {wording.number(value)}")
             for name, value in experiment.numbers.items()
         ]
         rows.append(
