@@ -31,7 +31,7 @@ from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, MicroBatch, Stage, Update, UpdateClock, noted
+from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
 from sonde.recorder.vitals import VitalsWatch
 
 _MAX_FIRST_CALLS: Final = 1000
@@ -93,7 +93,6 @@ class Pipeline(Observer):
         self._longest = 0
         self._max_calls = _MAX_FIRST_CALLS
         self._clock = UpdateClock()
-        self._num_scaler_skips = 0
         self.has_rows: bool | None = None
         """Whether the losses of rows are seen; None until the first update is over."""
 
@@ -194,7 +193,7 @@ class Pipeline(Observer):
         if update.stage is _COLLECTING:
             self._note_skip(update)
         else:
-            self._num_scaler_skips = 0
+            self._scaler.num_skips = 0
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
             self.first_look.end_update(update)
         if not update.is_judged:
@@ -292,11 +291,10 @@ class Pipeline(Observer):
         if not are_gradients_left(self.training.optimizer):
             self._update = None
             return
-        if self._update is None or not self._update.micro:
-            self._update = None
-            self._begin_update()
-        assert self._update is not None
-        self._update.cannot_replay = "gradients of a step that failed were still there"
+        update = self._update
+        if update is None or not update.micro:
+            update = self._begin_update()
+        update.cannot_replay = "gradients of a step that failed were still there"
 
     def _begin_update(self) -> Update:
         self.before_update()
@@ -333,28 +331,20 @@ class Pipeline(Observer):
             self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
-        self._num_scaler_skips += 1
-        if self._num_scaler_skips == _MANY_SKIPS:
+        self._scaler.num_skips += 1
+        if self._scaler.num_skips == _MANY_SKIPS:
             self._judgement.report_skips(update, _MANY_SKIPS)
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
-        losses = update.seen_losses()
-        if not losses:
-            found = found_losses.returned_loss(returned)
-            losses = [] if found is None else [found]
-        if not losses:
-            _tell_no_loss(self.guard)
+        losses = update.seen_losses() or _returned_losses(returned, self.guard)
         if update.skipped is None:
             update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        self.guard.tell(
-            f"optimizer {id(optimizer)}",
-            f"sonde: from step {self.num_updates + 1} on, another optimizer moves the model"
-            f" ({type(optimizer).__name__}); the recorder follows it",
-        )
+        """Record another optimizer from now on, because it moves the model."""
+        _tell_other_optimizer(self.guard, optimizer, self.num_updates + 1)
         self.training.optimizer = optimizer
         if self._update is not None:
             self._update.note_rates(optimizer)
@@ -371,6 +361,14 @@ def _hold_no_more(update: Update, guard: Guard) -> None:
     )
 
 
+def _tell_other_optimizer(guard: Guard, optimizer: torch.optim.Optimizer, step: int) -> None:
+    guard.tell(
+        f"optimizer {id(optimizer)}",
+        f"sonde: from step {step} on, another optimizer moves the model"
+        f" ({type(optimizer).__name__}); the recorder follows it",
+    )
+
+
 def _tell_late_loss(guard: Guard, on_event: str) -> None:
     guard.tell(
         "late loss",
@@ -379,12 +377,17 @@ def _tell_late_loss(guard: Guard, on_event: str) -> None:
     )
 
 
-def _tell_no_loss(guard: Guard) -> None:
+def _returned_losses(returned: Any, guard: Guard) -> list[Loss]:
+    """Return the loss that a step function returned. If there is none, tell it."""
+    found = found_losses.returned_loss(returned)
+    if found is not None:
+        return [found]
     guard.tell(
         "no loss",
         "no loss was seen: let the model or the step function return it, or call"
         " recorder.loss(loss)",
     )
+    return []
 
 
 def _own_norm(training: Training, guard: Guard) -> Any:
