@@ -69,8 +69,8 @@ class Pipeline(Observer):
         """Whether a step function passed by the user is running."""
         self.begins_anew: Callable[[], None] = lambda: None
         """Called before the first update."""
-        self.before_update: Callable[[], None] = lambda: None
-        """Called before an update."""
+        self.before_update: Callable[[], None] | None = None
+        """Called before an update, if anything is to be done there."""
         self._keeper = keeper
         self._judgement = judgement
         self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
@@ -297,7 +297,8 @@ class Pipeline(Observer):
         update.cannot_replay = "gradients of a step that failed were still there"
 
     def _begin_update(self) -> Update:
-        self.before_update()
+        if self.before_update is not None:
+            self.before_update()
         self._clock.begin()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update

@@ -55,8 +55,7 @@ def parting(training: Series, validation: Series) -> QuietFinding | None:
             f"since step {int(steps[lowest])} the validation loss rose from {values[lowest]:.4g}"
             f" to {values[-1]:.4g}, while the training loss fell from {then:.4g} to {now:.4g}"
         ),
-        look_at=f"the checkpoint of step {int(steps[lowest])}: from there on the training data is"
-        " learnt by heart, unless validation data is of another kind",
+        look_at=f"the checkpoint of step {int(steps[lowest])}, where the validation loss is lowest",
     )
 
 

@@ -260,8 +260,8 @@ def rate_off_course(series: StepSeries) -> QuietFinding | None:
         return None
     return _off_course(
         series,
-        f"the learning rate jumped from {before[-1]:.3g} to {after[0]:.3g} at step"
-        f" {int(series.steps[place])}, and had never been above {highest:.3g}",
+        f"the learning rate jumped from {before[-1]:.3g} to {after[0]:.3g}, and had never been"
+        f" above {highest:.3g}",
     )
 
 
