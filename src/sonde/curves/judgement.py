@@ -22,6 +22,7 @@ from sonde.report.curve import Curve
 from sonde.report.wording import duration, number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE, Event
 from sonde.spikes.epoch_saw import epoch_saw
+from sonde.spikes.parting import Series, parting
 from sonde.spikes.quiet_rules import SAME_LOSS, QuietFinding, QuietWatch
 
 RESTART: Final = "restart"
@@ -196,8 +197,21 @@ def quiet_failures(curve: LossCurve) -> list[Finding]:
     return findings
 
 
+def training_and_validation(curve: LossCurve) -> list[Finding]:
+    """Find a validation loss that rises while the training loss falls."""
+    if curve.evaluation is None:
+        return []
+    training = Series(curve.steps.astype(np.float64), curve.values)
+    evaluation = curve.evaluation
+    found = parting(training, Series(evaluation.steps.astype(np.float64), evaluation.values))
+    return [] if found is None else [_told(found, found.step)]
+
+
 def _quiet_finding(curve: LossCurve, found: QuietFinding) -> Finding:
-    step = int(curve.steps[found.step - 1])
+    return _told(found, int(curve.steps[found.step - 1]))
+
+
+def _told(found: QuietFinding, step: int) -> Finding:
     sentence = f"{found.sentence[0].upper()}{found.sentence[1:]}."
     guess = Guess(cause="quiet", sentence=f"Look at {found.look_at}.")
     return Finding(
@@ -219,6 +233,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pauses,
     gradients_not_finite,
     quiet_failures,
+    training_and_validation,
 )
 """Every rule. A further one is a function from a curve to findings and an entry here."""
 

@@ -79,6 +79,8 @@ class LossCurve:
     """The steps with a gradient norm that is logged but NaN or infinite."""
     others: tuple[str, ...] = ()
     """The other losses of the log."""
+    evaluation: Curve | None = None
+    """The loss of its evaluations, if the log has one."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -147,6 +149,7 @@ def loss_curve(points: Iterable[Point], metric: str | None = None) -> LossCurve 
         restart_between(old.as_curve(), stands.steps, stands.values, first)
         for old, (_, first) in zip(replaced, stretches, strict=True)
     ]
+    others = [name for name in loss_names(counts) if name != chosen]
     return replace(
         stands,
         rates=_filled(stands.rates, found, names.rate, stands.steps),
@@ -155,8 +158,20 @@ def loss_curve(points: Iterable[Point], metric: str | None = None) -> LossCurve 
         restarts=tuple(restarts),
         replaced=tuple(replaced),
         bad_norms=_not_finite(found, names.norm),
-        others=tuple(name for name in loss_names(counts) if name != chosen),
+        others=tuple(others),
+        evaluation=_evaluation_of(found, chosen, others),
     )
+
+
+def _evaluation_of(points: Sequence[Point], chosen: str, others: Sequence[str]) -> Curve | None:
+    """Return the loss of evaluations that stands; None if there is none, or if it is `chosen`."""
+    name = evaluation_name(chosen, others)
+    if name is None:
+        return None
+    logged = [point for point in points if name in point.values]
+    as_logged = _columns(logged, name, Beside(None, None, None))
+    kept, _ = _standing(as_logged.steps)
+    return _averaged(as_logged.at(kept)).as_curve()
 
 
 def _columns(points: Sequence[Point], name: str, beside: Beside) -> LossCurve:
@@ -176,6 +191,13 @@ def _columns(points: Sequence[Point], name: str, beside: Beside) -> LossCurve:
         epochs=column(beside.epoch),
         times=np.array(times, np.float64),
     )
+
+
+def evaluation_name(chosen: str, losses: Iterable[str]) -> str | None:
+    """Return the first loss that is of an evaluation; None if `chosen` is one itself."""
+    if is_evaluation(chosen):
+        return None
+    return next((name for name in losses if is_evaluation(name)), None)
 
 
 def find_metric(counts: Mapping[str, int], metric: str | None) -> str | None:

@@ -16,8 +16,8 @@ from sonde.curves.judgement import (
     finding_of_event,
     judge,
 )
-from sonde.curves.loss_curve import LossCurve, find_metric, restart_between
-from sonde.curves.names import norm_name, rate_name
+from sonde.curves.loss_curve import LossCurve, evaluation_name, find_metric, restart_between
+from sonde.curves.names import loss_names, norm_name, rate_name
 from sonde.curves.phrases import brief
 from sonde.data.skip_list import sample_name
 from sonde.errors import SondeError
@@ -110,7 +110,13 @@ def _curve_of(curves: RunCurves, metric: str | None) -> LossCurve | None:
         restart_between(stretch.as_curve(), loss.steps, loss.values, int(stretch.steps[0]))
         for stretch in old
     ]
-    return replace(alone, restarts=tuple(restarts), replaced=tuple(old))
+    evaluation = evaluation_name(loss.name, loss_names(counts))
+    return replace(
+        alone,
+        restarts=tuple(restarts),
+        replaced=tuple(old),
+        evaluation=None if evaluation is None else curves.read(evaluation),
+    )
 
 
 def _bare(curve: Curve) -> LossCurve:

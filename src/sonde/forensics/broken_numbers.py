@@ -33,9 +33,11 @@ class BrokenNumbers:
     module: str = ""
     """The first module that gives such numbers from finite ones; empty if none was found."""
     operation: str = ""
-    """The backward function that gave the first NaN, such as `SqrtBackward0`, if it is known."""
+    """The operation that gave the first number that is not finite, if it is known: a function such
+    as `exp`, or a backward function such as `SqrtBackward0`.
+    """
     line: str = ""
-    """The line of the forward pass that this function belongs to, if it is known."""
+    """The line of the forward pass that this operation belongs to, if it is known."""
     largest: float = math.nan
     """The largest magnitude that went into that module; NaN if it is not known."""
     precision: str = "float32"
@@ -85,7 +87,9 @@ class BrokenNumbers:
             sentences.append(f"the largest number that went into it is {self.largest:.3g}")
         if self.operation:
             where = f", made by {self.line}" if self.line else ""
-            sentences.append(f"the first NaN comes from {self.operation}{where}")
+            sentences.append(
+                f"the first number that is not finite comes from {self.operation}{where}"
+            )
         if self.is_finite_in_float32 is not None and self.precision != "float32":
             outcome = "finite" if self.is_finite_in_float32 else "not finite either"
             sentences.append(f"in float32 instead of {self.precision} the step is {outcome}")

@@ -4,16 +4,16 @@ watched.
     1. is it the batch, or the weights?          looked at as they are
     2. which module is the first?                forward again; then backward, called by us, because
                                                  a gradient scaler refuses to unscale twice
-    3. which operation?                          once more under `torch.autograd.detect_anomaly`,
-                                                 which sees NaN only
+    3. which operation?                          once more with every operation of that module, or
+                                                 of the backward pass, watched
     4. is it the precision?                      once more without autocast
 
 Used inside `standing_still`, so nothing of it remains. Each part may fail by itself, in which case
 its answer is missing. Costs a handful of steps, at an event only.
 """
 
+import contextlib
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,15 +25,16 @@ from torch import Tensor, nn
 
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.recorder.batch_tree import flatten, num_rows
+from sonde.recorder.broken_operation import BackwardWatch, BrokenOperation, ForwardWatch
 from sonde.recorder.moment import in_float32
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch
 
-_ANOMALY: Final = re.compile(r"Function '(\w+)' returned nan")
-_FORWARD_LINE: Final = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 NOWHERE: Final = "nowhere"
+WHOLE: Final = "model"
+"""The name of the model itself among its modules."""
 _MAX_DEPTH: Final = 3
 """How deep lists and dicts in the inputs and outputs of modules are followed."""
 
@@ -59,11 +60,12 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
     if broken_in == NOWHERE:
         return None
     module, largest = walk.culprit(training.model)
-    operation = ""
-    line = ""
-    if broken_in == BACKWARD:
-        with _without_reduction(training.model):
-            operation, line = _first_nan(training, micro)
+    operation = BrokenOperation()
+    with contextlib.suppress(Exception), _without_reduction(training.model), training.eager():
+        if broken_in == FORWARD:
+            operation = _operation_of_forward(training, micro, module)
+        else:
+            operation = _operation_of_backward(training, micro)
     is_finite_in_float32 = None
     if walk.autocast is not None:
         with (
@@ -76,8 +78,8 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
         num_weights=num_weights,
         is_forward=broken_in == FORWARD,
         module=module,
-        operation=operation,
-        line=line,
+        operation=operation.name,
+        line=operation.line,
         largest=largest,
         precision=_precision(training.model, walk.autocast),
         is_finite_in_float32=is_finite_in_float32,
@@ -142,34 +144,34 @@ def _are_gradients_finite(training: Training, loss: Tensor) -> bool:
     return all(bool(torch.isfinite(gradient).all()) for gradient in known)
 
 
-def _first_nan(training: Training, micro: MicroBatch) -> tuple[str, str]:
-    """Return the backward function that gives the first NaN, and the line of the forward pass that
-    it belongs to; empty if there is none.
+def _operation_of_forward(training: Training, micro: MicroBatch, name: str) -> BrokenOperation:
+    """Return the operation of a module that gives the first numbers that are not finite; without
+    the name of a module, that of the whole forward pass.
     """
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            with torch.autograd.detect_anomaly(check_nan=True):
-                loss = training.loss_with_graph(micro)
-                if loss is None:
-                    return "", ""
+    module = None
+    if name:
+        module = dict(training.model.named_modules())["" if name == WHOLE else name]
+    watch = ForwardWatch()
+    with watch.on(module):
+        training.loss_with_graph(micro)
+    return watch.found
+
+
+def _operation_of_backward(training: Training, micro: MicroBatch) -> BrokenOperation:
+    """Return the backward function that gives the first gradient that is not finite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it is slow
+        # So that every function knows the line of the forward pass that it belongs to.
+        with torch.autograd.detect_anomaly(check_nan=False):
+            loss = training.loss_with_graph(micro)
+            if loss is None:
+                return BrokenOperation()
+            watch = BackwardWatch(loss)
+            try:
                 _are_gradients_finite(training, loss)
-        except RuntimeError as error:
-            operation = _ANOMALY.search(str(error))
-            if operation is None:
-                return "", ""
-            lines = _FORWARD_LINE.findall("".join(str(warning.message) for warning in said))
-            return operation[1], _line_of_user(lines)
-    return "", ""
-
-
-def _line_of_user(lines: list[tuple[str, str, str, str]]) -> str:
-    """Return the innermost line of the forward pass that is not torch's own."""
-    own = [line for line in lines if "/torch/" not in line[0] and "/sonde/" not in line[0]]
-    if not own:
-        return ""
-    path, number, _, code = own[-1]
-    return f"{path.rsplit('/', 1)[-1]}:{number} `{code.strip()}`"
+            finally:
+                watch.close()
+    return watch.found
 
 
 def _without_reduction(model: nn.Module) -> AbstractContextManager[object]:
@@ -210,7 +212,7 @@ class _Walk:
     def on(self, model: nn.Module) -> Iterator[None]:
         """Watch the modules of a model within the block."""
         handles = [
-            module.register_forward_hook(partial(self._called, name or "model"), with_kwargs=True)
+            module.register_forward_hook(partial(self._called, name or WHOLE), with_kwargs=True)
             for name, module in model.named_modules()
         ]
         try:

@@ -76,8 +76,9 @@ class Keeper:
         self._has_started = False
         self.copies_batches = False
         """Whether the loop overwrites its batches; then each is copied when it begins."""
-        self.on_written: Callable[[Update], None] = lambda _update: None
-        """Called in the worker with every update whose record is written."""
+        self.on_written: Callable[[Update, Mapping[str, float]], None]
+        self.on_written = lambda _update, _vitals: None
+        """Called in the worker with every update whose record is written, and its vitals."""
         self.on_kept: Callable[[int, Update | None], None] = lambda _step, _update: None
         """Called when a state is kept: with its number of updates, and the update before which an
         event began.
@@ -193,7 +194,7 @@ class Keeper:
         if self._run.rank == 0:
             self._run.records(STEPS).append(record.as_record())
         memory = self.memory.sample(record.step)
-        self.on_written(update)
+        self.on_written(update, record.values)
         every = self._options.log_every
         if every and memory:
             self._run.logger.log(step=record.step, data=memory)

@@ -69,8 +69,8 @@ class Pipeline(Observer):
         """Whether a step function passed by the user is running."""
         self.begins_anew: Callable[[], None] = lambda: None
         """Called before the first update."""
-        self.before_update: Callable[[], None] = lambda: None
-        """Called before an update."""
+        self.before_update: Callable[[], None] | None = None
+        """Called before an update, if anything is to be done there."""
         self._keeper = keeper
         self._judgement = judgement
         self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
@@ -92,7 +92,6 @@ class Pipeline(Observer):
         self._has_begun = False
         self._longest = 0
         self._clock = UpdateClock()
-        self._num_scaler_skips = 0
         self.why_no_rows: str | None = None
         """Why rows are not seen, empty if they are; None until the first update is over."""
 
@@ -191,7 +190,7 @@ class Pipeline(Observer):
         if update.stage is _COLLECTING:
             self._note_skip(update)
         else:
-            self._num_scaler_skips = 0
+            self._scaler.num_skips = 0
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
             self.first_look.end_update(update)
         if not update.is_judged:
@@ -289,13 +288,14 @@ class Pipeline(Observer):
         if not are_gradients_left(self.training.optimizer):
             self._update = None
             return
-        if self._update is None or not self._update.micro:
-            self._begin_update()
-        assert self._update is not None
-        self._update.cannot_replay = "gradients of a step that failed were still there"
+        update = self._update
+        if update is None or not update.micro:
+            update = self._begin_update()
+        update.cannot_replay = "gradients of a step that failed were still there"
 
     def _begin_update(self) -> Update:
-        self.before_update()
+        if self.before_update is not None:
+            self.before_update()
         self._clock.begin()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
@@ -332,8 +332,8 @@ class Pipeline(Observer):
             self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
-        self._num_scaler_skips += 1
-        if self._num_scaler_skips == _MANY_SKIPS:
+        self._scaler.num_skips += 1
+        if self._scaler.num_skips == _MANY_SKIPS:
             self._judgement.report_skips(update, _MANY_SKIPS)
 
     def _judge_late(self, update: Update, returned: Any) -> None:
@@ -344,7 +344,8 @@ class Pipeline(Observer):
         self._judgement.judge(update, losses, self._norm)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        _tell_other_optimizer(self.guard, self.num_updates + 1, optimizer)
+        """Record another optimizer from now on, because it moves the model."""
+        _tell_other_optimizer(self.guard, optimizer, self.num_updates + 1)
         self.training.optimizer = optimizer
         if self._update is not None:
             self._update.note_rates(optimizer)
@@ -375,6 +376,14 @@ def _why_no_rows(update: Update) -> str:
     return "this loss does not show them; at an event they are run one by one"
 
 
+def _tell_other_optimizer(guard: Guard, optimizer: torch.optim.Optimizer, step: int) -> None:
+    guard.tell(
+        f"optimizer {id(optimizer)}",
+        f"sonde: from step {step} on, another optimizer moves the model"
+        f" ({type(optimizer).__name__}); the recorder follows it",
+    )
+
+
 def _tell_late_loss(guard: Guard, on_event: str) -> None:
     guard.tell(
         "late loss",
@@ -394,14 +403,6 @@ def _returned_losses(returned: Any, guard: Guard) -> list[Loss]:
         " recorder.loss(loss)",
     )
     return []
-
-
-def _tell_other_optimizer(guard: Guard, step: int, optimizer: torch.optim.Optimizer) -> None:
-    guard.tell(
-        f"optimizer {id(optimizer)}",
-        f"sonde: from step {step} on, another optimizer moves the model"
-        f" ({type(optimizer).__name__}); the recorder follows it",
-    )
 
 
 def _own_norm(training: Training, guard: Guard) -> Any:

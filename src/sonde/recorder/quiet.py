@@ -7,6 +7,7 @@ training a glance at an empty queue.
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,12 +20,14 @@ from sonde.recorder.batch_tree import named_rows
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.memory import MemoryWatch
 from sonde.recorder.update import MicroBatch, Update
+from sonde.recorder.vitals import UPDATE_RATIO
 from sonde.records.journal import read_events
 from sonde.run import Run
 from sonde.spikes.memory_climb import memory_climbs
 from sonde.spikes.quiet_rules import QUIET_FAILURE, SAME_BATCH, QuietFinding, QuietWatch
 from sonde.spikes.recorder import SpikeRecorder
 from sonde.spikes.rows_again import RowsAgain
+from sonde.spikes.update_size import MAX_SIZES, MeasuredSize, update_size
 
 REPEATED_ROWS_TOLD: Final = "check repeated_rows"
 """What the look at the first updates tells of the same thing."""
@@ -63,12 +66,13 @@ class QuietLook:
         self._watch = QuietWatch(self._told)
         self._last_batch: MicroBatch | None = None
         self._num_same = 0
+        self._sizes: deque[MeasuredSize] = deque(maxlen=MAX_SIZES)
         self.found: deque[tuple[QuietFinding, float]] = deque()
         """What was found and is not told yet, with the loss of its step."""
 
     @guarded("quiet failures are not looked for")
-    def look(self, update: Update) -> None:
-        """Look at an update that is over and whose loss is known."""
+    def look(self, update: Update, vitals: Mapping[str, float]) -> None:
+        """Look at an update that is over and whose loss is known, and at its vitals."""
         if update.loss is None:
             return
         found: list[QuietFinding | None] = []
@@ -80,6 +84,9 @@ class QuietLook:
             update.seconds,
             update.wait_seconds,
         )
+        if UPDATE_RATIO in vitals:
+            self._sizes.append(MeasuredSize(update.step, vitals[UPDATE_RATIO], update.lr))
+            found.append(update_size(self._sizes))
         found.append(self._look_at_batch(update))
         found.append(self._look_at_rows(update))
         if update.step % _MEMORY_EVERY == 0:
@@ -93,6 +100,7 @@ class QuietLook:
         self._watch.start_over()
         self._rows = RowsAgain()
         self._num_same = 0
+        self._sizes.clear()
 
     def tell_found(self) -> None:
         """Tell what the worker has found."""

@@ -106,7 +106,6 @@ class Recorder:
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
         self._pipeline.begins_anew = self._begin_anew
-        self._pipeline.before_update = self._before_update
         self._data: Rewound | None = None
         self._has_told_opening = is_check()
         self._check: CheckSession | None = None
@@ -114,6 +113,8 @@ class Recorder:
             make_visible()
             self.keeper.copies_batches = True
             self._check = CheckSession(self.training, self._pipeline.first_look.steps)
+        if self.run.is_replay or self._check is not None or reaction == "heal":
+            self._pipeline.before_update = self._before_update
         self.training.hooks.observer = self._pipeline
         self._pipeline.state_watch.listen(self._pipeline.num_applied)
         self.run.event(determinism.EVENT, **determinism.describe_determinism())
@@ -132,8 +133,7 @@ class Recorder:
         if self._is_off or self._is_closed:
             return self._plain_step(train_step, batch, last)
         if self.run.is_replay:
-            # Does what was requested, and ends the process.
-            take_over(self.training, train_step, batch)
+            take_over(self.training, train_step, batch)  # and end the process
         if self._check is not None:
             # After the first updates it makes the check, and ends the process.
             self._check.before_batch(train_step)
@@ -179,6 +179,7 @@ class Recorder:
             return iter(loader)
         if has_state(loader):
             loader = self._data = self.training.add("data", Rewound(loader))
+            self._pipeline.before_update = self._before_update
         return self._judgement.kept_batches(loader, self._pipeline.intake.names_of)
 
     def loss(self, loss: Tensor, *, token_losses: Tensor | None = None) -> Tensor:

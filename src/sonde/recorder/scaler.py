@@ -24,6 +24,8 @@ class ScalerWatch:
     def __init__(self, parts: Iterable[Any]) -> None:
         self.has_updated = False
         """Whether a scaler was updated since this was last set to False."""
+        self.num_skips = 0
+        """How many updates in a row ended without a call of the optimizer."""
         self._scalers = [part for part in parts if isinstance(part, torch.amp.GradScaler)]
         if self._scalers:
             _watches.add(self)

@@ -131,6 +131,12 @@ class Training:
         expect_micro_batch(values, completes_update=completes_update)
         return self.step_function(batch) if last is None else self.step_function(batch, last)
 
+    def eager(self) -> AbstractContextManager[object]:
+        """Run a compiled model as it is written within a block, so that single operations can be
+        observed and nothing is compiled again.
+        """
+        return torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
+
     def standing_still(self) -> AbstractContextManager[None]:
         """Allow forward passes within a block that leaves no trace."""
         return standing_still(self.model, self.optimizer, self.step_function)
@@ -226,11 +232,7 @@ class Training:
 
         Empty if they are not available.
         """
-        eager: AbstractContextManager[object] = nullcontext()
-        if self.is_compiled:
-            # So that single operations can be observed and nothing is recompiled.
-            eager = torch.compiler.set_stance("force_eager")
-        with eager:
+        with self.eager():
             given = self.options.token_losses
             if given is not None:
                 with back_at(moment, self.device_type), torch.no_grad():

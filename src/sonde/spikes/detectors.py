@@ -100,8 +100,9 @@ class Window(deque[float]):
             del ordered[bisect_left(ordered, self[0])]
         self.append(value)
         insort(ordered, value)
-        half = len(ordered) >> 1
-        self.median = ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
+        count = len(ordered)
+        half = count >> 1
+        self.median = ordered[half] if count & 1 else (ordered[half - 1] + ordered[half]) / 2
 
     def clear(self) -> None:
         """Remove all numbers."""

@@ -1,5 +1,5 @@
 """Failures without a jump: losses that collapse or stand still, gradients that are nothing, rates
-of 0, steps that get slower or take far too long. Pure.
+of 0 or off their course, steps that get slower or take far too long. Pure.
 
     QUIET_RULES          functions from a series of steps to a finding, or None
     QuietWatch           asks them about a training under way, each until it has spoken once
@@ -31,6 +31,7 @@ SAME_LOSS: Final = "same_loss"
 NO_GRADIENT: Final = "no_gradient"
 FADING_GRADIENT: Final = "fading_gradient"
 NO_RATE: Final = "no_rate"
+RATE_OFF_COURSE: Final = "rate_off_course"
 SLOWER: Final = "slower"
 LONG_STEPS: Final = "long_steps"
 
@@ -54,6 +55,13 @@ _FADED: Final = 1e-3
 """A gradient norm below this fraction of what it was has faded away."""
 _STILL_HIGH: Final = 0.5
 """A loss above this fraction of what it was is not why the gradients are small."""
+_RATE_JUMP: Final = 10.0
+"""A learning rate that grows by this factor from one step to the next has jumped."""
+_NEVER_SO_HIGH: Final = 3.0
+"""A jump to less than this many times the highest rate so far may be a restart of the schedule."""
+_PAST_PEAK: Final = 0.9
+"""A rate below this fraction of its highest is past its peak: no warm-up ends here."""
+_LOSS_ROSE: Final = 1.1
 _SLOWER: Final = 3.0
 _LEAST_SECONDS: Final = 0.02
 """Steps that are faster than this are not called slow."""
@@ -82,6 +90,13 @@ class StepSeries(NamedTuple):
     """How long each step took, with the wait for its data."""
     waits: Floats
     """How long each step waited for its data."""
+    highest_rate: float = math.nan
+    """The highest learning rate before these steps, 0 if there were none; NaN if not all of them
+    were seen.
+    """
+
+
+_RATES: Final = StepSeries._fields.index("rates")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,6 +232,48 @@ def no_rate(series: StepSeries) -> QuietFinding | None:
     )
 
 
+def rate_off_course(series: StepSeries) -> QuietFinding | None:
+    """Find a learning rate that no schedule gives: below 0, or at once far above all it had been.
+
+    Schedules that step down, restart, cycle or warm up never do this. At the end of a warm-up at a
+    constant rate the rate may jump too: then it is told only if the loss rose.
+    """
+    rates = series.rates
+    last = rates[-_NUM_ZERO:]
+    if len(last) == _NUM_ZERO and np.all(last < 0):
+        return _off_course(series, f"the learning rate is below 0: {last[-1]:.3g}")
+    with np.errstate(invalid="ignore"):
+        jumps = np.flatnonzero((rates[:-1] > 0) & (rates[1:] >= _RATE_JUMP * rates[:-1]))
+    if not len(jumps):
+        return None
+    place = int(jumps[-1]) + 1
+    before = rates[:place]
+    after = rates[place:]
+    if len(before) < _LONG or len(after) < _SHORT:
+        return None
+    highest = float(np.maximum(series.highest_rate, np.nanmax(before)))
+    is_new = _median(after[:_SHORT]) > _NEVER_SO_HIGH * highest  # False if it is not known
+    is_past_peak = before[-1] < _PAST_PEAK * highest
+    loss_before = _median(series.losses[place - _SHORT : place])
+    has_risen = _median(series.losses[place : place + _SHORT]) > _LOSS_ROSE * loss_before > 0
+    if not is_new or not (is_past_peak or has_risen):
+        return None
+    return _off_course(
+        series,
+        f"the learning rate jumped from {before[-1]:.3g} to {after[0]:.3g}, and had never been"
+        f" above {highest:.3g}",
+    )
+
+
+def _off_course(series: StepSeries, sentence: str) -> QuietFinding:
+    return QuietFinding(
+        kind=RATE_OFF_COURSE,
+        step=int(series.steps[-1]),
+        sentence=sentence,
+        look_at="the schedule: how many steps it was made for, and who else sets the rate",
+    )
+
+
 def slower(series: StepSeries) -> QuietFinding | None:
     """Find steps that take far longer than they did, and for a long time."""
     block = 2 * _LONG
@@ -302,6 +359,7 @@ QUIET_RULES: Final[tuple[Rule, ...]] = (
     no_gradient,
     fading_gradient,
     no_rate,
+    rate_off_course,
     slower,
     long_steps,
 )
@@ -315,6 +373,7 @@ class QuietWatch:
         """`silent` are the kinds that were told before, in an earlier start of the run."""
         self._columns = np.full((6, WINDOW), math.nan)
         self._num = 0
+        self._highest_rate = math.nan
         self._new: list[tuple[float, ...]] = []
         self._silent = set(silent)
 
@@ -327,6 +386,12 @@ class QuietWatch:
             return []
         # _EVERY divides WINDOW, so a block never goes round the end.
         place = self._num % WINDOW
+        if not self._num:
+            saw_beginning = self._new[0][0] <= _LONG
+            self._highest_rate = 0.0 if saw_beginning else math.nan
+        elif self._num >= WINDOW:
+            leaving = self._columns[_RATES, place : place + _EVERY]
+            self._highest_rate = float(np.maximum(self._highest_rate, np.fmax.reduce(leaving)))
         self._columns[:, place : place + _EVERY] = np.array(self._new).T
         self._num += _EVERY
         self._new.clear()
@@ -346,10 +411,11 @@ class QuietWatch:
 
     def _series(self) -> StepSeries:
         """Return the last steps, oldest first."""
-        if self._num <= WINDOW:
-            return StepSeries(*self._columns[:, : self._num])
-        first = self._num % WINDOW
-        return StepSeries(*np.concatenate([self._columns[:, first:], self._columns[:, :first]], 1))
+        columns = self._columns[:, : self._num]
+        if self._num > WINDOW:
+            first = self._num % WINDOW
+            columns = np.concatenate([self._columns[:, first:], self._columns[:, :first]], 1)
+        return StepSeries(*columns)._replace(highest_rate=self._highest_rate)
 
 
 def _median(values: Floats) -> float:

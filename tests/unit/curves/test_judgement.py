@@ -195,3 +195,18 @@ def test_a_long_pause_of_the_log_is_told() -> None:
     finding = only(judge(curve))
     assert (finding.kind, finding.first_step) == ("pause", 121)
     assert finding.title == "Nothing was logged for 2 h 0 min after step 120."
+
+
+def test_evaluations_that_part_from_the_training_are_a_fact_and_no_alarm() -> None:
+    loss = falling()
+    overfits = {step: 3.0 + abs(step - 500) / 1000 for step in range(100, 1001, 100)}
+
+    def values(step: int) -> dict[str, float]:
+        logged = {"loss": loss(step)}
+        if step in overfits:
+            logged["eval_loss"] = overfits[step]
+        return logged
+
+    finding = only(judge(curve_of(values, range(1, 1001))))
+    assert (finding.kind, finding.first_step) == ("parting", 1000)
+    assert not finding.is_alarm

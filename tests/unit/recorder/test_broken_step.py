@@ -95,19 +95,79 @@ def test_a_backward_that_gives_nan_from_a_finite_forward_is_named_by_module_and_
     assert any("BadBackward" in sentence for sentence in first.evidence)
 
 
+class WhenLarge(nn.Module):
+    """Does something to large inputs only."""
+
+    def __init__(self, operation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operation(x) if x.abs().max() > 50 else x
+
+
+class InfiniteBackward(torch.autograd.Function):
+    """A kernel whose backward overflows: no NaN anywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0].abs() + torch.inf
+
+
+def attends_to_nothing(x: Tensor) -> Tensor:
+    """A softmax whose first row has no position left, after a causal mask that is as it should
+    be.
+    """
+    scores = (x @ x.t()).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+    weights = scores.masked_fill(torch.eye(8).bool()[0], -torch.inf).softmax(-1)
+    return weights @ x
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        (InfiniteBackward.apply, "InfiniteBackward"),
+        (lambda x: x + torch.sqrt(x * 0), "SqrtBackward"),
+        (lambda x: torch.where(x > 1e9, torch.log(x - x), x), "LogBackward"),
+        (lambda x: torch.exp(x * 500) / torch.exp(x * 500).sum(), "exp"),
+        (lambda x: (x * 0) / (x * 0).norm(dim=-1, keepdim=True), "div"),
+        (attends_to_nothing, "softmax"),
+    ],
+)
+def test_the_operation_is_named_with_its_line_whether_it_gives_nan_or_infinite_numbers(
+    tmp_path: Path, operation: Callable[[Tensor], Tensor], name: str
+) -> None:
+    train(tmp_path, WhenLarge(operation), make_large)
+    first = verdict(tmp_path)
+    assert first.module == "middle"
+    told = next(sentence for sentence in first.evidence if "comes from" in sentence)
+    operation_told, _, line = told.partition(", made by ")
+    assert name in operation_told
+    assert Path(__file__).name in line
+
+
 @pytest.mark.parametrize("on_event", ["skip", "stop"])
 def test_weights_are_not_touched_by_a_gradient_that_is_not_finite(
     tmp_path: Path, on_event: OnEvent
 ) -> None:
     trained: list[Net] = []
+    before: list[Tensor] = []
 
     def spoil(x: Tensor, model: Net) -> None:
         trained.append(model)
+        before.extend(weight.detach().clone() for weight in model.parameters())
         make_large(x, model)
 
     with contextlib.suppress(TrainingStopped):  # which "stop" raises
         train(tmp_path, Kernel(), spoil, on_event)
-    assert all(torch.isfinite(weight).all() for weight in trained[0].parameters())
+    after = trained[0].parameters()
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_a_batch_with_nan_is_named_by_its_rows(tmp_path: Path) -> None:

@@ -69,6 +69,30 @@ def test_rows_of_two_datasets_may_have_the_same_numbers(tmp_path: Path) -> None:
     assert "rows_again" not in kinds
 
 
+def test_updates_that_are_far_larger_than_usual_are_told(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    options = RecorderOptions(state_every=0, vitals=True)
+    with Run(tmp_path / "run") as run, Recorder(run, model, optimizer, options=options) as recorder:
+
+        def train_step(inputs: Tensor) -> Tensor:
+            loss = recorder.loss(F.cross_entropy(model(inputs), inputs[:, :3].argmax(1)))
+            loss.backward()
+            if recorder.num_updates > 900:
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad *= 100
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        for _ in range(1100):
+            recorder.step(train_step, torch.randn(16, 6))
+    found = read_events(tmp_path / "run", QUIET_FAILURE)
+    assert [record["step"] for record in found if record["kind"] == "update_size"] == [1000]
+
+
 def test_a_look_of_ours_counts_neither_as_work_nor_as_waiting() -> None:
     clock = UpdateClock()
     clock.begin()

@@ -14,6 +14,7 @@ from sonde.spikes.quiet_rules import (
     NO_GRADIENT,
     NO_PROGRESS,
     NO_RATE,
+    RATE_OFF_COURSE,
     SAME_LOSS,
     SLOWER,
     Floats,
@@ -143,3 +144,53 @@ def test_a_long_wait_for_data_is_told_apart_from_a_long_step() -> None:
             sentences += [finding.sentence for finding in found]
         assert len(sentences) == 1
         assert words in sentences[0]
+
+
+STEPS = np.arange(2400)
+COSINE = 1e-3 * (0.5 + 0.5 * np.cos(STEPS / len(STEPS) * math.pi))
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        pytest.param(1e-3 * 0.1 ** (STEPS // 500), id="steps down"),
+        pytest.param(1e-3 * (0.5 + 0.5 * np.cos(STEPS % 300 / 300 * math.pi)), id="restarts"),
+        pytest.param(
+            1e-3 * (0.5 + 0.5 * np.cos(STEPS % 1500 / 1500 * math.pi)), id="a long restart"
+        ),
+        pytest.param(1e-3 * (0.001 + np.abs(STEPS % 400 - 200) / 200), id="cycles"),
+        pytest.param(COSINE * np.minimum(1, (STEPS + 1) / 300), id="warm-up, then decay"),
+        pytest.param(np.where(STEPS < 900, 1e-5, COSINE), id="warm-up at a constant rate"),
+        pytest.param(np.full(len(STEPS), math.nan), id="not known"),
+    ],
+)
+def test_no_usual_schedule_is_off_its_course(rates: Floats) -> None:
+    assert RATE_OFF_COURSE not in kinds(falling(len(STEPS)), rate=rates)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        pytest.param(1e-3 * (1 - STEPS / 1600), id="below 0"),
+        pytest.param(np.where(STEPS < 2000, COSINE, 0.02), id="a jump past the peak"),
+    ],
+)
+def test_a_rate_that_no_schedule_gives_is_told_once(rates: Floats) -> None:
+    assert kinds(falling(len(STEPS)), rate=rates).count(RATE_OFF_COURSE) == 1
+
+
+@pytest.mark.parametrize(("rise", "is_told"), [(1.0, True), (0.0, False)])
+def test_a_constant_rate_may_jump_unless_the_loss_does_too(rise: float, is_told: bool) -> None:
+    losses = falling(len(STEPS))
+    losses[1000:] += rise
+    rates = np.where(STEPS < 1000, 1e-3, 0.03)
+    assert (RATE_OFF_COURSE in kinds(losses, rate=rates)) is is_told
+
+
+def test_a_rate_whose_past_was_not_seen_is_not_judged() -> None:
+    watch = QuietWatch()
+    found = []
+    for step in range(5000, 6000):
+        rate = 1e-6 if step < 5500 else 1e-3
+        found += watch.observe(step, 2.0 + 0.001 * (step % 7), 1.0, rate, 0.1, 0.01)
+    assert RATE_OFF_COURSE not in [finding.kind for finding in found]

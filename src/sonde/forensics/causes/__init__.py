@@ -31,6 +31,8 @@ CAUSES: Final = (
     "same_batch",
     "rows_again",
     "no_rate",
+    "rate_off_course",
+    "update_size",
     "no_gradient",
     "same_loss",
     "loss_collapse",

@@ -8,7 +8,7 @@ from typing import Final
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.records.journal import read_events
-from sonde.spikes import quiet_rules, rank_signs, rows_again
+from sonde.spikes import quiet_rules, rank_signs, rows_again, update_size
 
 _SCORE: Final = 0.93
 """It was seen as it is: what remains open is whether it was meant."""
@@ -46,6 +46,14 @@ _KINDS: Final = {
     quiet_rules.NO_RATE: (
         "The learning rate is 0.",
         "Look at where the schedule ends, and whether it is stepped once per update.",
+    ),
+    quiet_rules.RATE_OFF_COURSE: (
+        "The learning rate left its course.",
+        "Look at the schedule: how many steps it was made for, and who else sets the rate.",
+    ),
+    update_size.UPDATE_SIZE: (
+        "The updates are of another size than usual.",
+        "Look at the optimizer: moments that were lost, settings that changed.",
     ),
     quiet_rules.SAME_BATCH: (
         "The same batch comes again and again.",
