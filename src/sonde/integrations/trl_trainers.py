@@ -58,28 +58,29 @@ class TokenLossHook:
     """Keeps the token losses of a model's last call until its loss is known."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._output: Any = None
+        self._token_losses: Tensor | None = None
         self._handle = model.register_forward_hook(self._keep)
 
     def take(self) -> Tensor | None:
         """Return the token losses of the last call, NaN where there is no label; None if it
         returned none.
         """
-        output = self._output
-        self._output = None
-        log_probs = getattr(output, "log_probs", None)
-        mask = getattr(output, "label_mask", None)
-        if log_probs is None or mask is None:
-            return None
-        return torch.where(mask, -log_probs.detach(), torch.nan)
+        token_losses = self._token_losses
+        self._token_losses = None
+        return token_losses
 
     def close(self) -> None:
         """Leave the model alone."""
         self._handle.remove()
 
     def _keep(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Take what is needed of an output. The rest, such as logits, is not held."""
         del module, args
-        self._output = output
+        log_probs = getattr(output, "log_probs", None)
+        mask = getattr(output, "label_mask", None)
+        self._token_losses = None
+        if log_probs is not None and mask is not None:
+            self._token_losses = torch.where(mask, -log_probs.detach(), torch.nan)
 
 
 def _is_one_of(trainer: Any, names: tuple[str, ...]) -> bool:

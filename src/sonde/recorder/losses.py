@@ -156,7 +156,7 @@ def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -
     if num_rows < 1:
         return None
     if token_losses is not None:
-        return _means_of(token_losses)
+        return _means_of(token_losses) if len(token_losses) == num_rows else None
     node = _node(loss.grad_fn)
     if node is None:
         return _preference_losses(loss, num_rows)
@@ -186,20 +186,30 @@ def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:
     """Return the losses of pairs behind a preference loss such as DPO's, the mean of -log
     sigmoid(margin); None if it is another one.
     """
-    node = loss.grad_fn
-    while node is not None and type(node).__name__ != _LOG_SIGMOID:
-        following = [edge for edge, _ in node.next_functions if edge is not None]
-        # A sum of several terms has several branches, and no term is the whole loss.
-        node = following[0] if len(following) == 1 else None
+    node = _log_sigmoid(loss.grad_fn)
+    if node is None:
+        return None
     try:
-        margins = None if node is None else node._saved_self.detach()  # type: ignore[attr-defined]  # noqa: SLF001
+        margins = node._saved_self.detach()  # noqa: SLF001  documented, as above
     except (AttributeError, RuntimeError):
         return None
-    if margins is None or margins.shape != (num_rows,):
+    if margins.shape != (num_rows,):
         return None
     losses = -F.logsigmoid(margins.float())
     counts = torch.ones_like(losses, dtype=torch.int64)
     return _on_host(RowMeans(losses, counts))
+
+
+def _log_sigmoid(node: Any) -> Any | None:
+    """Return the node of a log sigmoid that nothing but scaling and averaging follows. A sum of
+    several terms has several branches, and no term is the whole loss.
+    """
+    for _ in range(_MAX_NODES):
+        if node is None or type(node).__name__ == _LOG_SIGMOID:
+            return node
+        following = [edge for edge, _ in node.next_functions if edge is not None]
+        node = following[0] if len(following) == 1 else None
+    return None
 
 
 def _on_host(rows: RowMeans) -> RowMeans:

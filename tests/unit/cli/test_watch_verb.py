@@ -34,7 +34,7 @@ def test_a_growing_log_is_told_once_and_only_what_is_new(tmp_path: Path) -> None
     (alert,) = watch.look()
     assert (alert.step, alert.kind, alert.path) == (350, "spike", str(log))
     assert alert.title.startswith("The loss is 12 where 2.")
-    assert alert.cause.startswith("The batch")
+    assert alert.cause.startswith("Probably: The batch")
     assert watch.look() == []
 
 
