@@ -55,14 +55,14 @@ def judge_reach(measured: GradientReach) -> Outcome:
 
 def _judge_zeros(norm_after_backward: float | None) -> Outcome:
     """Judge gradients that are all 0 at the optimizer's step."""
-    zero = "Every gradient was 0, or none, at the optimizer's step in every update"
+    zero = "In every update, all gradients were missing or 0 at the optimizer's step"
     if norm_after_backward:
         return wrong(
             f"{zero}, though their norm was {norm_after_backward:.3g} after backward: they are"
             " cleared before the step."
         )
     if norm_after_backward == 0:
-        return wrong(f"{zero}: backward gives none.")
+        return wrong(f"{zero}, and already right after backward.")
     return wrong(f"{zero}.")
 
 

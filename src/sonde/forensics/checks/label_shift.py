@@ -71,9 +71,8 @@ def judge(measured: LabelShift) -> Outcome:
     if found is None and _are_unrelated(measured):
         return cannot_tell(
             f"{percent(measured.in_own_row or 0.0)} of the targets are among the tokens of their"
-            f" own row, and {percent(measured.in_next_row or 0.0)} among those of the next: they"
-            " seem to have nothing to do with their row. A language model would be given the labels"
-            " of other rows."
+            f" own row, and {percent(measured.in_next_row or 0.0)} among those of the next. If this"
+            " is a language model, its labels belong to other rows."
         )
     if found is None:
         return does_not_apply("The targets are not the inputs of another position.")
