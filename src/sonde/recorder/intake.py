@@ -47,7 +47,9 @@ class BatchIntake:
         checks = self._num_to_check > 0
         self._num_to_check -= checks
         if self.checked is not None:
-            self._look_at_the_checked(self.checked)
+            checked = self.checked
+            self.checked = None  # even if the look at it fails, it is the only one
+            self._look_at_the_checked(checked)
         device_type = self._training.device_type
         moment = take_moment(device_type, with_host=checks or self.draws_on_host)
         copied = checks or self._keeper.copies_batches

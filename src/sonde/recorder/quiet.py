@@ -93,7 +93,8 @@ class QuietLook:
             climbing = memory_climbs(self._memory.samples)
             if climbing is not None:
                 found.append(replace(climbing, step=update.step))
-        self.found.extend((finding, update.loss) for finding in found if finding is not None)
+        if any(found):
+            self.found.extend((finding, update.loss) for finding in found if finding is not None)
 
     def start_over(self) -> None:
         """Forget the steps so far, because the training went back. The worker is idle then."""

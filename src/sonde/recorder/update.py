@@ -80,7 +80,7 @@ class MicroBatch:
             self.num_rows = num_rows(batch, self.tree)
         else:
             self.num_tokens = tokens.numel()
-            self.num_rows = tokens.shape[0]
+            self.num_rows = tokens.size(0)
         self._versions = [version_of(tensor) for tensor in tensors]
         self._copies: list[Tensor] | None = None
         if copied:
