@@ -60,7 +60,7 @@ def check(folder: Path, told: str) -> None:
     assert "the same, bit for bit" in told
     assert max(map(len, told.splitlines())) <= 80
     commands = [line.split()[1] for line in told.splitlines() if line.startswith("   sonde ")]
-    assert commands == ["spikes", "diagnose", "report", "plot"]
+    assert commands == ["spikes", "diagnose", "show", "report", "plot"]
     # Nobody but the first act and the last comparison may know: not the run, nor its data.
     knows = [
         path.name

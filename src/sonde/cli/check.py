@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from rich.text import Text
 
@@ -48,11 +48,13 @@ def check(*command: str, json: bool = False) -> int:
     return 1 if report.wrong else 0
 
 
-def check_script(command: Sequence[str]) -> tuple[CheckReport, Path]:
-    """Run a script for a check; return the report, and the run directory that the script names."""
-    answer: Any = launch(
-        ReplayOrder(run="", verb=CHECK, trainer_steps=_TRAINER_STEPS), command, None
-    )
+def check_script(command: Sequence[str], output: TextIO | None = None) -> tuple[CheckReport, Path]:
+    """Run a script for a check; return the report, and the run directory that the script names.
+
+    `output` receives what the script prints, by default stderr.
+    """
+    order = ReplayOrder(run="", verb=CHECK, trainer_steps=_TRAINER_STEPS)
+    answer: Any = launch(order, command, None, output)
     return report_of(answer["check"]), Path(answer["directory"])
 
 

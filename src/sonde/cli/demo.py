@@ -1,5 +1,6 @@
 """`sonde demo`: trace a spike to its cause on a small real training run, step by step."""
 
+import subprocess
 import sys
 import time
 from functools import partial
@@ -8,9 +9,11 @@ from typing import Final
 
 from rich.text import Text
 
+from sonde.checkpoint.resume_report import MOMENTS, read_reports
 from sonde.cli.check import check_script, show_report
 from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
-from sonde.demo.scenario import claim, language_model, translation
+from sonde.demo.scenario import Narrator, claim, language_model, open_log, translation
+from sonde.forensics.checks.check_report import CheckReport
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -33,9 +36,9 @@ def demo(
     seed: int = 1,
 ) -> int:
     """Watch sonde at work: a real training run hits one bad document; the spike is detected,
-    explained and skipped.
+    explained and skipped. Then a check finds three bugs, and a resume lacks its optimizer.
 
-    Exits 1 if the diagnosis does not name the planted document.
+    Exits 1 if the diagnosis does not name the planted document, or something else is not found.
 
     Parameters
     ----------
@@ -65,17 +68,55 @@ def demo(
     if heal:
         return 0 if play_healing(make_scenario, out, narrator) else 1
     step, is_right = play(make_scenario, out, narrator)
+    has_found = _play_check(out, narrator) and _play_resume(out, narrator)
     if step is not None:
         narrator.last_words(out, step, time.monotonic() - started)
-    return 0 if is_right else 1
+    return 0 if is_right and has_found else 1
+
+
+def _three_bugs(out: Path) -> list[str]:
+    """Return the command of the script with three bugs, which writes nothing in a check."""
+    return [sys.executable, "-m", "sonde.demo.three_bugs", str(out / "run-checked")]
 
 
 def _show_check(out: Path) -> int:
-    """Check the script with three bugs, which writes nothing."""
-    words = [sys.executable, "-m", "sonde.demo.three_bugs", str(out / "run")]
-    report = check_script(words)[0]
+    report = check_script(_three_bugs(out))[0]
     show_report(report)
-    return 0 if {result.name for result in report.wrong} == _BUGS else 1
+    return 0 if _names_all_bugs(report) else 1
+
+
+def _names_all_bugs(report: CheckReport) -> bool:
+    return {result.name for result in report.wrong} == _BUGS
+
+
+def _play_check(out: Path, narrator: Narrator) -> bool:
+    """Check another script before it runs. Returns whether its bugs were found."""
+    narrator.act("Before a run: sonde check")
+    with open_log(out) as log:
+        report = check_script(_three_bugs(out), log)[0]
+    narrator.tell(
+        f"{len(report.results)} experiments in {report.seconds:.1f} s with another script, whose"
+        f" loss falls as it should, found {len(report.wrong)} mistakes:"
+    )
+    for result in report.wrong:
+        narrator.tell(f"· {result.title}: {result.text}")
+    return _names_all_bugs(report)
+
+
+def _play_resume(out: Path, narrator: Narrator) -> bool:
+    """Train and resume a script that forgets its optimizer. Returns whether that was noticed."""
+    narrator.act("After a restart: what was not restored")
+    command = [sys.executable, "-m", "sonde.demo.lost_optimizer", str(out)]
+    for words in (command, [*command, "--resume"]):
+        subprocess.run(words, check=True, capture_output=True)
+    (report,) = read_reports(out / "run-resumed")
+    narrator.tell(
+        f"A third script was stopped after {report.from_step} steps and started again. Before its"
+        " next step sonde said:"
+    )
+    for finding in report.lost:
+        narrator.tell(f"· {finding.what}: {finding.text}")
+    return MOMENTS in {finding.what for finding in report.lost}
 
 
 class _ScreenNarrator:
@@ -115,6 +156,7 @@ class _ScreenNarrator:
         for command in (
             f"sonde spikes {run} --step {step}",
             f"sonde diagnose {run} --step {step}",
+            f"sonde show {folder / 'run-resumed'}",
             f"sonde report {run} -o {report}",
             f"sonde plot {run} loss lr",
         ):

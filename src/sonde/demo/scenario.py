@@ -33,7 +33,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,12 +80,23 @@ def claim(folder: Path) -> None:
             f"{folder} exists and no demo of sonde made it",
             hint="name another folder with --out, or remove it yourself",
         )
-    for name in ("corpus", "data", "run", "run-of-64", "run-untouched"):
+    for name in ("corpus", "data", "run", "run-of-64", "run-untouched", "run-resumed"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("planted.json", "training.log", "report.html", "verdict.json"):
+    for name in (
+        "planted.json",
+        "training.log",
+        "report.html",
+        "verdict.json",
+        "checkpoint.pt",
+    ):
         (folder / name).unlink(missing_ok=True)
     disk.make_directories(folder)
     write_file(marker.absolute(), b"made by `sonde demo`, which may start over in this folder\n")
+
+
+def open_log(folder: Path) -> TextIO:
+    """Open the file that receives what trainings print where there is no terminal."""
+    return (folder / "training.log").open("a", encoding="utf-8")
 
 
 def garble(text: str) -> str:

@@ -28,7 +28,7 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
 from sonde.data.tokenizer_files import train_subwords
-from sonde.demo.scenario import NUM_HELD_OUT, Narrator, Planted, Scenario, plant
+from sonde.demo.scenario import NUM_HELD_OUT, Narrator, Planted, Scenario, open_log, plant
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
@@ -325,7 +325,7 @@ def out_of_sight(folder: Path) -> Iterator[None]:
         yield
         return
     with (
-        (folder / "training.log").open("a", encoding="utf-8") as file,
+        open_log(folder) as file,
         contextlib.redirect_stdout(file),
         contextlib.redirect_stderr(file),
     ):

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -227,8 +227,16 @@ def _unchecked(code: int, command: Sequence[str]) -> RunError:
     )
 
 
-def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -> Mapping[str, Any]:
-    """Run a script for a replay and return its answer. The script's output goes to stderr."""
+def launch(
+    order: ReplayOrder,
+    command: Sequence[str],
+    directory: Path | None,
+    output: TextIO | None = None,
+) -> Mapping[str, Any]:
+    """Run a script for a replay and return its answer. The script's output goes to a file, by
+    default to stderr.
+    """
+    output = output or sys.stderr
     with tempfile.TemporaryDirectory(prefix="sonde-replay-") as folder:
         path = Path(folder, "order.json")
         answer = Path(folder, "answer.json")
@@ -241,7 +249,8 @@ def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -
                 list(command),
                 cwd=directory,
                 env=environment,
-                stdout=sys.stderr.fileno(),
+                stdout=output.fileno(),
+                stderr=output.fileno(),
                 check=False,
             )
         except (OSError, ValueError) as error:
