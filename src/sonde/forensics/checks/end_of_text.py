@@ -14,28 +14,28 @@ class EndOfText:
     """What was measured over the first batches."""
 
     token: int | None
-    """The end-of-text token; None if no tokenizer says it, or targets are not the next token."""
+    """The end-of-text token; None if neither a tokenizer nor the rows say it, or targets are not
+    the next token.
+    """
     num_seen: int = 0
     """How often it is in the inputs after the first position, padding left out."""
     num_counted: int = 0
     """How often it is a target that counts."""
     is_padding_token: bool = False
-    """Whether the tokenizer pads with it."""
+    """Whether rows are padded with it."""
 
 
 def judge(measured: EndOfText) -> Outcome:
     """Judge whether the end-of-text token is ever a target."""
     if measured.token is None:
-        return does_not_apply(
-            "The targets are not the next token, or no tokenizer says how texts end."
-        )
+        return does_not_apply("The targets are not the next token, or nothing says how texts end.")
     if measured.num_counted:
         return fine(f"Token {measured.token} ends texts {measured.num_counted} times.")
     if measured.num_seen < _MIN_SEEN:
         return does_not_apply(f"The first batches hold {measured.num_seen} ends of texts.")
     because = ""
     if measured.is_padding_token:
-        because = " The tokenizer pads with it, so it is masked together with the padding."
+        because = " Rows are padded with it too, so it is masked together with the padding."
     return wrong(
         f"Token {measured.token} ends {measured.num_seen} texts, and never counts in the loss: the"
         f" model does not learn to stop.{because}"
@@ -48,6 +48,6 @@ CHECK: Final = Check(
     question="Is the end-of-text token ever a target that counts?",
     meaning="A model that is never taught to stop generates until it is cut off.",
     advice="Pad with a token of its own, or mask labels by the attention mask, not by the token.",
-    applies_to="next-token training with a tokenizer that has an end-of-text token",
+    applies_to="next-token training with an end-of-text token",
     judge=judge,
 )

@@ -3,6 +3,7 @@ dropout act.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from sonde.forensics.checks.check_rule import (
@@ -15,6 +16,11 @@ from sonde.forensics.checks.check_rule import (
     some,
     wrong,
 )
+
+_TOO_LONG: Final = 200_000
+"""No training warms up for so many steps."""
+_EVENLY: Final = 1.5
+"""The steps of a warm-up differ by no more than this factor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +105,18 @@ class Rates:
 
     rates: tuple[float, ...]
     """The largest rate over all groups, for each update."""
+    planned: float = 0.0
+    """The largest rate that a scheduler starts from; 0 if there is none."""
+
+
+def _steps_to_planned(rates: list[float], planned: float) -> float:
+    """Return after how many steps a rate that rises evenly is where it was planned; 0 if it does
+    not rise, or not evenly.
+    """
+    rises = [later - earlier for earlier, later in pairwise(rates)]
+    if not rises or min(rises) <= 0 or max(rises) > _EVENLY * min(rises):
+        return 0.0
+    return planned / (sum(rises) / len(rises))
 
 
 def judge_rates(measured: Rates) -> Outcome:
@@ -110,6 +128,12 @@ def judge_rates(measured: Rates) -> Outcome:
         return wrong(f"The learning rate is 0 in all of the first {len(known)} updates.")
     if min(known) < 0:
         return wrong(f"The learning rate is negative: {min(known):.3g}.")
+    num_steps = _steps_to_planned(known, measured.planned)
+    if num_steps > _TOO_LONG:
+        return wrong(
+            f"From {known[0]:.3g} to {known[-1]:.3g} in the first {len(known)} updates: at this"
+            f" pace the rate reaches its {measured.planned:.3g} after {num_steps:,.0f} steps."
+        )
     return fine(f"From {known[0]:.3g} to {known[-1]:.3g} in the first {len(known)} updates.")
 
 
@@ -118,8 +142,8 @@ RATES: Final = Check(
     title="learning rate",
     question="Is there a learning rate?",
     meaning="Nothing moves, or everything moves the wrong way.",
-    advice="Look at the scheduler: a warm-up may begin at 0 but not stay there, and integer"
-    " division may make it 0.",
+    advice="Look at the scheduler: a warm-up may begin at 0 but not stay there, its length may be"
+    " counted in something else than steps, and integer division may make it 0.",
     applies_to="optimizers with a learning rate",
     judge=judge_rates,
 )

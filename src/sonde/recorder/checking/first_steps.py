@@ -150,7 +150,11 @@ class FirstSteps:
 
     def rates(self) -> step_habits.Rates:
         """Return the rates of the updates."""
-        return step_habits.Rates(rates=tuple(self._rates))
+        groups = self._training.optimizer.param_groups
+        planned = [group["initial_lr"] for group in groups if "initial_lr" in group]
+        return step_habits.Rates(
+            rates=tuple(self._rates), planned=max(map(float, planned), default=0.0)
+        )
 
     def members(self) -> connection.OptimizerMembers:
         """Return what the optimizers hold that moved, or that were named."""

@@ -22,6 +22,8 @@ _MIN_COMPARED: Final = 8
 _MOST_BY_CHANCE: Final = 0.5
 _MAX_LONGER: Final = 16
 """By how many positions the targets of a row may be fewer or more than its tokens."""
+_MIN_BATCHES: Final = 4
+"""In fewer batches, the longest text may end with the padding token by chance."""
 _MIN_RUN: Final = 4
 _MIN_ROWS: Final = 4
 _MOST_INSIDE: Final = 0.02
@@ -389,11 +391,15 @@ def _trailing(ids: Tensor, token: int) -> Tensor:
 
 
 def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) -> EndOfText:
-    """Measure how often the tokenizer's end-of-text token is an input, and a target that counts."""
+    """Measure how often the end-of-text token is an input, and a target that counts. The tokenizer
+    says which one it is; without one, the rows may.
+    """
     tokenizer = getattr(decode, "__self__", None)
     token = getattr(tokenizer, "eos_token_id", None)
-    if not isinstance(token, int) or not all(pair.next_share >= ALIKE for pair in pairs):
+    if not all(pair.next_share >= ALIKE for pair in pairs):
         return EndOfText(token=None)
+    if not isinstance(token, int):
+        return _masked_ends(pairs)
     num_seen = 0
     num_counted = 0
     for feed, pair in zip(feeds, pairs, strict=True):
@@ -410,3 +416,33 @@ def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) ->
         num_counted=num_counted,
         is_padding_token=getattr(tokenizer, "pad_token_id", None) == token,
     )
+
+
+def _masked_ends(pairs: Sequence[Aligned]) -> EndOfText:
+    """Find a padding token that also ends every text, and never counts.
+
+    Batches are padded to their longest text. If that one ends with padding too, and with exactly
+    one token of it in every batch, the token is the end of the text.
+    """
+    token = trailing_padding(pairs)
+    widths = {pair.ids.shape[1] for pair in pairs}
+    if token is None or len(pairs) < _MIN_BATCHES or len(widths) < 2:
+        return EndOfText(token=None)
+    for pair in pairs:
+        is_counted = bool(((pair.target == token) & pair.counts).any())
+        if is_counted or not _ends_with_one(pair, token):
+            return EndOfText(token=None)
+    num_rows = sum(len(pair.ids) for pair in pairs)
+    return EndOfText(token=token, num_seen=num_rows, is_padding_token=True)
+
+
+def _ends_with_one(pair: Aligned, token: int) -> bool:
+    """Return whether the longest text of a batch is followed by one token of padding. The inputs
+    may lack the last token; then its target does not count.
+    """
+    num_padding = _trailing(pair.ids, token).sum(1)
+    shortest = int(num_padding.argmin())
+    if int(num_padding[shortest]) == 1:
+        return True
+    has_last = pair.target.shape[1] < pair.ids.shape[1]
+    return int(num_padding[shortest]) == 0 and not has_last and not bool(pair.counts[shortest, -1])

@@ -95,6 +95,33 @@ def test_what_a_mask_puts_in_is_no_overflow() -> None:
     assert largest_of(torch.tensor([1.0, torch.nan])) == torch.inf
 
 
+END = 0
+PADDING = 1
+
+
+def padded(padding: int) -> list[tuple[Tensor, Tensor]]:
+    """Texts that end with END, padded to the longest of the batch; padding does not count."""
+    generator = torch.Generator().manual_seed(5)
+    batches = []
+    for _ in range(8):
+        lengths = torch.randint(5, 20, (6,), generator=generator).tolist()
+        tokens = torch.full((6, max(lengths) + 1), padding)
+        for row, length in enumerate(lengths):
+            tokens[row, :length] = torch.randint(2, VOCABULARY, (length,), generator=generator)
+            tokens[row, length] = END
+        labels = tokens[:, 1:].clone()
+        labels[labels == padding] = -100
+        batches.append((tokens[:, :-1], labels))
+    return batches
+
+
+@pytest.mark.parametrize(("padding", "status"), [(END, "wrong"), (PADDING, "does not apply")])
+def test_an_end_of_text_that_is_masked_as_padding_is_named_without_a_tokenizer(
+    tmp_path: Path, padding: int, status: str
+) -> None:
+    assert checked(tmp_path, "end_of_text", padded(padding)).status == status
+
+
 @pytest.mark.slow
 def test_labels_of_another_batch_are_named(tmp_path: Path) -> None:
     labels = [batch[:, 1:] for batch in rows()]
