@@ -54,7 +54,7 @@ def command_of(verb: str, place: Path) -> list[list[str]]:
         "translate": [[root, "--input", "/dev/null"]],
         "score": [[root, "--target", "/dev/null"]],
         "runs": [[str(place)], [str(place), "--json"]],
-        "show": [[root], [root, "--json"]],
+        "show": [[root], [root, "--all"], [root, "--json"]],
         "tail": [[root, "--once"], [root, "--once", "--json"]],
         "log": [[root], [root, "--json"], [root, "--csv"]],
         "compare-logs": [[root, root], [root, root, "--csv"]],

@@ -126,7 +126,8 @@ def check_reading(commands: Path, run_directory: Path) -> None:
     told = json.loads(must(command(commands / "sonde", "why", run_directory, "--json", cwd=away)))
     assert told["runs"][0]["findings"][0]["kind"] == "nonfinite"
     assert "first" in must(command(commands / "sonde", "runs", away, cwd=away))
-    assert "width=8" in must(command(commands / "sonde", "show", run_directory, cwd=away))
+    shown_all = must(command(commands / "sonde", "show", run_directory, "--all", cwd=away))
+    assert ["width", "8"] in [line.split() for line in shown_all.splitlines()]
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:

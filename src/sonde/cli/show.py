@@ -1,9 +1,10 @@
 """`sonde show`, `sonde plot` and `sonde report`: three ways to look at one run.
 
-`sonde show RUN`: show its manifest, record files and metrics. `sonde plot RUN loss lr`: draw its
-curves in the terminal, with its spikes marked: eight braille dots per character, the scale on the
-left, events marked below the axis. `sonde report RUN -o report.html`: write everything about it to
-one file that can be sent on.
+`sonde show RUN`: say what it is, how far it got, how well it does, what happened and what to do
+next (cli/story.py); `--all` adds settings, versions, record files and metrics. `sonde plot RUN loss
+lr`: draw its curves in the terminal, with its spikes marked: eight braille dots per character, the
+scale on the left, events marked below the axis. `sonde report RUN -o report.html`: write everything
+about it to one file that can be sent on.
 """
 
 import shutil
@@ -19,7 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.checkpoint.resume_report import read_reports
-from sonde.cli.terminal import SafeConsole, print_indented, print_rows, tell
+from sonde.cli.story import show_story
+from sonde.cli.terminal import SafeConsole, print_indented, print_rows, screen, tell
 from sonde.errors import SettingError
 from sonde.heal.decision import describe
 from sonde.records.catalog import run_status
@@ -47,17 +49,33 @@ _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE: Final = 0x2800
 
 
-def show(run: Path, /, *, json: bool = False) -> None:
-    """Show the manifest, record files and metrics of a run.
+def show(
+    run: Path,
+    /,
+    *,
+    all_: Annotated[bool, Parameter(name="--all")] = False,
+    json: bool = False,
+) -> None:
+    """Show how a run is doing: how far, how well, what happened, what to do next.
 
     Parameters
     ----------
     run
         The run directory.
+    all_
+        Show every event, the settings, versions, record files and metrics too.
     json
-        Print one JSON document instead of tables.
+        Print one JSON document instead of text.
     """
     manifest = read_manifest(run)
+    if all_ or json:
+        _show_all(run, manifest, json=json)
+    else:
+        show_story(screen(), run)
+
+
+def _show_all(run: Path, manifest: Manifest, *, json: bool) -> None:
+    """Show everything about a run, or print it as one JSON document."""
     status = run_status(run, manifest)
     layout = RunLayout(run)
     files: list[dict[str, Any]] = []
@@ -74,20 +92,20 @@ def show(run: Path, /, *, json: bool = False) -> None:
     resumes = [report.lines() for report in read_reports(run)]
 
     def show(console: Console) -> None:
-        _show_manifest(console, run, manifest, status)
-        for first, *rest in [*resumes, *healing]:
+        width = console.width
+        show_story(console, run, everything=True)
+        console.width = width
+        for first, *rest in healing:
             console.print(Text(f"\n{first}", style="bold"))
             for sentence in rest:
                 print_indented(console, Text(sentence.strip()), 2)
+        _show_manifest(console, manifest)
         console.print("" if files else "\nno records yet")
         if files:
             print_rows(
                 console, ("records", ">rank", ">number", ">size", ""), map(_file_cells, files)
             )
-        if shown := [metric for metric in metrics if metric["num_values"]]:
-            console.print()
-            columns = ("metric", ">values", ">not finite", ">first", ">last", ">min", ">max")
-            print_rows(console, columns, (metric.values() for metric in shown))
+        _show_metrics(console, metrics)
 
     document = {
         "manifest": manifest,
@@ -110,22 +128,40 @@ def _describe_metric(series: Series, name: str) -> dict[str, Any]:
     return {"name": name, **counts, "first": first, "last": last, "min": low, "max": high}
 
 
-def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str) -> None:
-    state = f"{status}: {manifest.reason}" if manifest.reason else status
-    rows = {
-        "run": str(run),
-        "status": state,
-        **wording.about_run(manifest),
-        "checkpoints": manifest.checkpoints,
-    }
-    for name in ("git", "versions", "seeds", "settings", "data"):
-        values = wording.setting_rows(getattr(manifest, name))
-        rows[name] = ", ".join(f"{key}={text}" for key, text in values)
-    print_rows(
-        console,
-        ("", ""),
-        ((Text(label, style="bold"), text) for label, text in rows.items() if text),
-    )
+def _show_manifest(console: Console, manifest: Manifest) -> None:
+    """Show what the run recorded about itself, a setting a line. What is not set is left out."""
+    about = {**wording.about_run(manifest), "checkpoints": manifest.checkpoints}
+    groups = {"run": [(name, text) for name, text in about.items() if text]}
+    for name in ("settings", "seeds", "data", "git", "versions"):
+        rows = wording.setting_rows(getattr(manifest, name))
+        groups[name] = [(key, text) for key, text in rows if text != "null"]
+    for name, rows in groups.items():
+        if rows:
+            console.print(Text(f"\n{name}", style="bold"))
+            print_rows(console, ("", ""), ((f"  {key}", text) for key, text in rows))
+
+
+def _show_metrics(console: Console, metrics: Sequence[dict[str, Any]]) -> None:
+    """Show a row a metric: how many values, the first, the last, the lowest and the highest."""
+    shown = [metric for metric in metrics if metric["num_values"] and not _is_no_rank(metric)]
+    if not shown:
+        return
+    console.print()
+    rows = []
+    for metric in shown:
+        bad = Text(f"{metric['num_nonfinite'] or ''}", style="red")
+        ends = [wording.number(metric[name]) for name in ("first", "last", "min", "max")]
+        rows.append([metric["name"], wording.number(metric["num_values"]), *ends, bad])
+    columns = ("metric", ">values", ">first", ">last", ">min", ">max", ">not finite")
+    if any(metric["num_nonfinite"] for metric in shown):
+        print_rows(console, columns, rows)
+    else:
+        print_rows(console, columns[:-1], [row[:-1] for row in rows])
+
+
+def _is_no_rank(metric: dict[str, Any]) -> bool:
+    """Return whether this is the rank -1 that TCAP's records have for "all ranks"."""
+    return (metric["name"], metric["min"], metric["max"]) == ("rank", -1, -1)
 
 
 def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:

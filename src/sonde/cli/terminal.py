@@ -15,6 +15,7 @@ standard output, with values written as in docs/formats/values.md.
 
 import contextlib
 import csv
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from sonde.report.wording import INVISIBLE, visible
 
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
+_WORD: Final = re.compile(r"(\S+)\s*")
 
 
 @contextlib.contextmanager
@@ -77,10 +79,10 @@ class SafeConsole(Console):
 
 
 def screen() -> Console:
-    """Return the console for people. Piped output is not wrapped at 80 columns."""
+    """Return the console for people. Piped output is wrapped at 160 columns, or as COLUMNS says."""
     if sys.stdout.isatty():
         return SafeConsole()
-    return SafeConsole(width=max(shutil.get_terminal_size((160, 24)).columns, 160))
+    return SafeConsole(width=shutil.get_terminal_size((160, 24)).columns)
 
 
 def write_json(document: object) -> None:
@@ -156,12 +158,37 @@ def print_indented(console: Console, text: Text, indent: int) -> None:
     """Print a paragraph with every line indented by `indent` columns; after a bullet, lines begin
     below its text.
     """
-    hanging = 2 if text.plain.startswith(("· ", "→ ")) else 0
-    for number, line in enumerate(text.wrap(console, console.width - indent - hanging)):
+    if text.plain.startswith(("· ", "→ ")):
+        print_beside(console, Text(" " * indent).append_text(text[:2]), text[2:])
+    else:
+        print_beside(console, Text(" " * indent), text)
+
+
+def print_beside(console: Console, label: Text, text: Text) -> None:
+    """Print a paragraph beside its label. A word that does not fit in a line is not broken: it may
+    be a path that somebody wants to copy.
+    """
+    width = max(console.width - label.cell_len, 1)
+    begin = label
+    for line in _wrapped(text, width):
         line.rstrip()
-        console.print(
-            Text(" " * (indent + hanging * (number > 0))).append_text(line), soft_wrap=True
-        )
+        console.print(Text.assemble(begin, line), soft_wrap=True)
+        begin = Text(" " * label.cell_len)
+
+
+def _wrapped(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text, each at most `width` wide unless a single word is wider."""
+    lines: list[Text] = []
+    for paragraph in text.split(allow_blank=True):
+        breaks = []
+        used = 0
+        for word in _WORD.finditer(paragraph.plain):
+            if used and used + cell_len(word[1]) > width:
+                breaks.append(word.start())
+                used = 0
+            used += cell_len(word[0])
+        lines += paragraph.divide(breaks)
+    return lines
 
 
 def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:

@@ -43,6 +43,8 @@ RESTART: Final = "restart"
 """The kind of a step from which a run was resumed."""
 VERDICT: Final = "verdict"
 """The kind of a verdict about a step at which nothing else was recorded."""
+SUPERSEDED: Final = "superseded"
+"""How the note of a mark begins whose step was made again later."""
 _MAX_STEP: Final = 2**53
 _MAX_TITLE: Final = 300
 
@@ -237,14 +239,14 @@ def superseded(run: Path, step: int, time: float) -> str:
     place = returned_to(_event_records(run), step, time)
     if place is None:
         return ""
-    return f"superseded: the run went back to step {place:,} later"
+    return f"{SUPERSEDED}: the run went back to step {place:,} later"
 
 
 def _with_return(mark: Mark, records: Sequence[Record]) -> Mark:
     place = returned_to(records, mark.step, mark.time)
     if place is None:
         return mark
-    sentence = f"superseded: the run went back to step {place:,}"
+    sentence = f"{SUPERSEDED}: the run went back to step {place:,}"
     return replace(mark, note=f"{mark.note}, {sentence}" if mark.note else sentence)
 
 

@@ -88,6 +88,15 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes} min"
 
 
+def age(seconds: float) -> str:
+    """Format how long ago something was, in its largest unit: `12 s`, `4 min`, `2 h`, `9 days`."""
+    for unit, name in ((86_400, "day"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            num = int(seconds // unit)
+            return counted(num, name) if name == "day" else f"{num} {name}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
 def middle(text: str, max_characters: int) -> str:
     """Return a text with its middle cut out if it is too long: runs are named alike at one end."""
     if len(text) <= max_characters:

@@ -52,9 +52,42 @@ def test_the_table_shows_status_step_and_loss(
     make_run(tmp_path / "a")
     assert sonde(["runs", str(tmp_path)]) == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "status", "created", "starts", "ranks", "step", "loss"]
-    assert row.split()[1] == "finished"
-    assert row.split()[-2:] == ["2", "0.333333"]
+    columns = ["run", "status", "step", "loss", "best", "events", "age", "cause"]
+    assert header.split() == columns
+    assert row.split()[:5] == [str(tmp_path / "a"), "finished", "2", "0.33333", "0"]
+
+
+def test_the_loss_is_the_newest_training_loss_after_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(tmp_path / "a") as run:
+        for step, data in (
+            ([1, 5], {"train.loss": 3.25}),
+            ([1, 6], {"val.loss": 2.5}),
+            ([1, 7], {"train.loss": 3.125}),
+            ([1, 7], {"val.loss": 2.75}),
+        ):
+            run.records("log").append({"type": "LOG", "step": step, "rank": 0, "data": data})
+    assert sonde(["runs", str(tmp_path)]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split()[2:5] == ["7", "3.125", "2.5"]
+
+
+def test_a_long_name_is_cut_in_the_middle_on_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"begin-{'x' * 60}-end"
+    make_run(tmp_path / name)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert sonde(["runs", str(tmp_path)]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert "begin-x" in row
+    assert "x-end" in row
+    assert name not in row
+    monkeypatch.undo()
+    assert sonde(["runs", str(tmp_path)]) == 0
+    assert str(tmp_path / name) in capsys.readouterr().out  # a pipe gets all of it
 
 
 def test_a_killed_run_is_told_from_a_running_one(
@@ -143,19 +176,20 @@ def test_show_sums_up_every_metric_and_counts_what_is_not_a_number(
         }
     ]
     assert [(file["num_records"], file["num_bad"]) for file in shown["files"]] == [(2, 0), (5, 1)]
-    assert sonde(["show", str(tmp_path / "a")]) == 0
+    assert sonde(["show", str(tmp_path / "a"), "--all"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss"))
-    assert row.split() == ["loss", "5", "2", "3", "2", "1", "3"]
+    assert row.split() == ["loss", "5", "3", "2", "1", "3", "2"]
 
 
-def test_show_says_what_a_person_wants_to_know(
+def test_show_all_has_settings_seeds_and_versions_and_leaves_out_what_is_not_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "a", settings={"lr": 0.1})
-    assert sonde(["show", str(tmp_path / "a")]) == 0
-    printed = capsys.readouterr().out
-    for expected in ("finished", "lr=0.1", "torch=7", "python=3", "log", "events"):
-        assert expected in printed
+    make_run(tmp_path / "a", settings={"width": 8, "min_lr": None})
+    assert sonde(["show", str(tmp_path / "a"), "--all"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for expected in (["width", "8"], ["torch", "7"], ["settings"], ["versions"]):
+        assert expected in rows
+    assert not any(row[:1] == ["min_lr"] for row in rows)
 
 
 def test_markup_in_names_is_shown_as_it_is(
@@ -164,5 +198,5 @@ def test_markup_in_names_is_shown_as_it_is(
     make_run(tmp_path / "[red]x", settings={"a": "[bold]b[/bold]"})
     assert sonde(["runs", str(tmp_path)]) == 0
     assert "[red]x" in capsys.readouterr().out
-    assert sonde(["show", str(tmp_path / "[red]x")]) == 0
+    assert sonde(["show", str(tmp_path / "[red]x"), "--all"]) == 0
     assert "[bold]b[/bold]" in capsys.readouterr().out
