@@ -73,19 +73,19 @@ MUTANTS: dict[str, tuple[str, Callable[[], None]]] = {
     "gradients are not put back": ("batch: regression", _gradients_are_lost),
     "values of buffers are not put back": (
         "model: buffers that overlap",
-        _replace("put_back:Memory._remember_tensor", _nothing),
+        _replace("put_back:Remembered._remember_tensor", _nothing),
     ),
     "attributes are not put back": (
         "model: buffer reassigned",
-        _replace("put_back:Memory._remember_dict", _nothing),
+        _replace("put_back:Remembered._remember_dict", _nothing),
     ),
     "lists are not put back": (
         "model: list of tensors that grows",
-        _replace("put_back:Memory._remember_list", _nothing),
+        _replace("put_back:Remembered._remember_list", _nothing),
     ),
     "generators of the model are not put back": (
         "model: own numpy generator",
-        _replace("put_back:Memory._remember_generator", _nothing),
+        _replace("put_back:Remembered._remember_generator", _nothing),
     ),
     "global generators are not put back": (
         "batch: regression",
@@ -93,7 +93,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], None]]] = {
     ),
     "the closure is not put back": (
         "control: a counter of the step function",
-        _replace("put_back:Memory.remember_function", _nothing),
+        _replace("put_back:Remembered.remember_function", _nothing),
     ),
     "iterators are not noticed": (
         "control: the step takes its data itself",

@@ -34,8 +34,10 @@ _norm_listeners: list[Callable[[Any, Any], None]] = []
 class Observer(ABC):
     """Receives what the hooks see. Each method does nothing unless it is overridden."""
 
-    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: bool) -> None:
-        """The model is called, in training mode or not, with gradients enabled."""
+    def forward_begins(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
+    ) -> None:
+        """The model is called with gradients enabled, in training mode or not."""
 
     def forward_ends(self, output: Any) -> None:
         """The model returned."""
@@ -66,8 +68,8 @@ class Hooks:
             model.register_forward_hook(self._on_output, with_kwargs=True),
         ]
         self._handles = [
-            register_optimizer_step_pre_hook(self._on_step),
-            register_optimizer_step_post_hook(self._on_stepped),
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
         ]
         _listen(self._on_norm)
 
@@ -109,11 +111,11 @@ class Hooks:
         self.clip_limit = limit
         self.observer.norm_seen(norm)
 
-    def _on_step(
+    def _before_optimizer(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> tuple[Any, Any] | None:
-        """Called before the optimizer step. With a closure, backward is done only after the closure
-        has run.
+        """An optimizer is called. If it has a closure, that runs forward and backward, so the
+        observer is told when the closure has run.
         """
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
@@ -127,7 +129,7 @@ class Hooks:
 
         return args[:1], {**kwargs, "closure": followed}
 
-    def _on_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
         self.observer.after_step(optimizer)
 
@@ -148,8 +150,8 @@ def _listen(listener: Callable[[Any, Any], None]) -> None:
         def overheard(*args: Any, **kwargs: Any) -> Any:
             norm = original(*args, **kwargs)
             limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
-            for heard in _norm_listeners:
-                heard(norm, limit)
+            for listener in _norm_listeners:
+                listener(norm, limit)
             return norm
 
         overheard.sonde_original = original  # type: ignore[attr-defined]
@@ -192,7 +194,9 @@ def norm_of_gradients(parameters: Iterable[Tensor]) -> Any:
 
 
 def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the first parameter has a gradient, as all others then have."""
+    """Return whether the first parameter has a gradient. The others are not asked, because
+    this is called at every update.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             return parameter.grad is not None
@@ -209,7 +213,9 @@ def are_gradients_left(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Return the values of a gradient whose norm does not overflow where they do not."""
+    """Return the values of a gradient as a dense tensor. Those of float16 become float32, in which
+    their norm does not overflow.
+    """
     if gradient.layout is not torch.strided:
         gradient = gradient.coalesce().values()
     return gradient.float() if gradient.dtype is torch.float16 else gradient

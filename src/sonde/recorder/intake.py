@@ -14,7 +14,7 @@ from sonde.recorder.moment import host_generators, take_moment
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch, Update
 
-_NUM_CHECKED: Final = 3
+_NUM_WATCHED: Final = 3
 """The number of micro-batches that are looked at closely at the beginning."""
 
 
@@ -34,25 +34,23 @@ class BatchIntake:
         self._training = training
         self._keeper = keeper
         self._sample_ids = sample_ids
-        self._num_to_check = _NUM_CHECKED
-        self.checked: MicroBatch | None = None
+        self._num_to_watch = _NUM_WATCHED
+        self._watched: MicroBatch | None = None
         """The last micro-batch, if it is looked at closely."""
 
-    def check_again(self) -> None:
+    def look_again(self) -> None:
         """Look at the next batch closely: a state was kept, and replays begin with it."""
-        self._num_to_check = max(self._num_to_check, 1)
+        self._num_to_watch = max(self._num_to_watch, 1)
 
     def take(self, update: Update, batch: Any, last: bool | None) -> None:
         """Add a batch to an update."""
-        checks = self._num_to_check > 0
-        self._num_to_check -= checks
-        if self.checked is not None:
-            checked = self.checked
-            self.checked = None  # even if the look at it fails, it is the only one
-            self._look_at_the_checked(checked)
+        is_watched = self._num_to_watch > 0
+        if is_watched:
+            self._num_to_watch -= 1
+        self._look_at_the_last()
         device_type = self._training.device_type
-        moment = take_moment(device_type, with_host=checks or self.draws_on_host)
-        copied = checks or self._keeper.copies_batches
+        moment = take_moment(device_type, with_host=is_watched or self.draws_on_host)
+        copied = is_watched or self._keeper.copies_batches
         names = None
         if self._sample_ids is not None or type(batch) is dict:
             names = self.names_of(batch)
@@ -63,13 +61,16 @@ class BatchIntake:
             micro = MicroBatch(None, moment, last=last)
             micro.tree.problem = "a batch that could not be read"
             update.cannot_replay = "its batch could not be read"
-        self.checked = micro if checks else None
+        if is_watched:
+            self._watched = micro
         update.add(micro)
 
-    def note_draws(self, checked: MicroBatch) -> None:
-        """At the end of a micro-batch, note whether Python's or numpy's generators have moved."""
-        if not self.draws_on_host:
-            self.draws_on_host = checked.moment.host != host_generators()
+    def note_draws(self) -> None:
+        """At the end of a micro-batch that is looked at closely, note whether Python's or numpy's
+        generators have moved.
+        """
+        if self._watched is not None and not self.draws_on_host:
+            self.draws_on_host = self._watched.moment.host != host_generators()
 
     @guarded("the names of samples are not recorded")
     def names_of(self, batch: Any) -> Any:
@@ -78,7 +79,9 @@ class BatchIntake:
             return self._sample_ids(batch)
         return batch.get("sample_ids") if type(batch) is dict else None
 
-    def _look_at_the_checked(self, checked: MicroBatch) -> None:
-        """Find out whether the loop overwrites its batches."""
-        if not checked.is_untouched():
+    def _look_at_the_last(self) -> None:
+        """Find out whether the loop has overwritten the last micro-batch, if it is watched."""
+        watched = self._watched
+        self._watched = None  # even if the look at it fails, it is the only one
+        if watched is not None and not watched.is_untouched():
             self._keeper.copies_batches = True

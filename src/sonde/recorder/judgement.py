@@ -86,7 +86,9 @@ class Judgement:
         """Looks for failures without a jump."""
         keeper.on_written = self.quiet.look
         self._late: deque[tuple[Update, Table]] = deque()
+        """Updates whose numbers have not arrived yet, with what will hold them."""
         self._judged: Update | None = None
+        """The update that is being judged."""
         self._is_alone = ranks.world_size() == 1
         self._num_skipped = 0
         self._num_texts = 0
@@ -103,7 +105,7 @@ class Judgement:
         """Whether an update must be judged before the optimizer moves."""
         return self.on_event != "record"
 
-    def agree(self, is_so: bool) -> bool:
+    def on_any_rank(self, is_so: bool) -> bool:
         """Return whether something is so on any rank. Every rank must call this."""
         return is_so if self._is_alone else ranks.any_rank(is_so)
 
@@ -116,7 +118,7 @@ class Judgement:
             update.loss = losses[0]
             update.own_loss = losses[0]
             update.grad_norm = None if norm is None else float(norm)
-            self._take(update)
+            self._judge_known(update)
             return update.skipped is not None
         if self._is_alone and not losses:
             return False
@@ -133,7 +135,7 @@ class Judgement:
                 return
             self._late.popleft()
             update.loss, update.own_loss, update.num_tokens, update.grad_norm = read_numbers(table)
-            self._take(update)
+            self._judge_known(update)
             if update.is_over:
                 self._keeper.put(update)
 
@@ -174,7 +176,9 @@ class Judgement:
         kept = [update for update in self._recent if update.step <= num_updates]
         self._recent = deque(kept, maxlen=self._options.recent_steps)
 
-    def kept_batches(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
+    def without_left_out(
+        self, batches: Iterable[Any], names_of: Callable[[Any], Any]
+    ) -> Iterator[Any]:
         """Yield batches without the rows that healing left out."""
         return iter(batches) if self.healing is None else self.healing.kept(batches, names_of)
 
@@ -191,18 +195,20 @@ class Judgement:
             update.loss,
         )
 
-    def _take(self, update: Update) -> None:
+    def _judge_known(self, update: Update) -> None:
         """Judge an update whose numbers are known."""
         if update.loss is None:
             return
         self._judged = update
         rows = update.rows()
+        # Without row losses, names are read at an event only: the function itself is passed.
+        names = update.names if rows is None else update.names()
         event = self.spikes.observe(
             update.step,
             update.loss,
             lr=update.lr,
             grad_norm=update.grad_norm,
-            sample_ids=update.names if rows is None else update.names(),
+            sample_ids=names,
             sample_losses=None if rows is None else rows.losses,
             token_counts=None if rows is None else rows.counts,
             rng=update.random_numbers,
@@ -211,7 +217,7 @@ class Judgement:
         if rows is not None and event is None:
             found = self.spikes.sample_event
             if found is not None:
-                self._attempt(found.step, lambda: self._look_at_rows(found, update))
+                self._look(found.step, lambda: self._look_at_rows(found, update))
         if self.on_event != "record":
             self._react(update, event)
 
@@ -244,10 +250,12 @@ class Judgement:
         """
         update = self._judged
         if update is not None:
-            self._attempt(update.step, lambda: self._look_into(event, entry, update))
+            self._look(update.step, lambda: self._look_into(event, entry, update))
 
-    def _attempt(self, step: int, look: Callable[[], None]) -> None:
-        """Take a look at the scene; the event itself is recorded whatever happens there."""
+    def _look(self, step: int, look: Callable[[], None]) -> None:
+        """Look at a scene, unseen by the hooks. The event itself is recorded whatever happens
+        there, and the time is not counted as that of the training.
+        """
         started = time.perf_counter()
         try:
             with self._training.hooks.observed_by(NOBODY):
@@ -280,8 +288,8 @@ class Judgement:
                 entry.token_counts = [len(row.losses) for row in scene.rows]
         if ranks.rank() == 0:
             metric = event.metric.replace("_", " ")
-            jump = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
-            verdict = self._write_verdict(jump, update, found, started, event=asdict(event))
+            headline = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
+            verdict = self._write_verdict(headline, update, found, started, event=asdict(event))
             self._alerts.event(event, verdict)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
@@ -308,7 +316,7 @@ class Judgement:
                     text=suspect.text,
                 )
         if rows and found.is_worth_a_look:
-            jump = _how_far_out(found, rows[0].loss)
+            headline = _how_far_out(found, rows[0].loss)
             evidence = SceneEvidence(
                 step=found.step,
                 metric="sample",
@@ -317,17 +325,20 @@ class Judgement:
                 row_deviations=found.z,
                 row_measure=found.measure,
             )
-            self._alerts.sample(jump, self._write_verdict(jump, judged, evidence, started))
+            verdict = self._write_verdict(headline, judged, evidence, started)
+            self._alerts.sample(headline, verdict)
 
     def _write_verdict(
         self,
-        jump: str,
+        headline: str,
         update: Update,
         scene: SceneEvidence,
         started: float,
         event: Mapping[str, Any] | None = None,
     ) -> Verdict:
-        """Judge a scene, write the verdict into the run, log it in one line, and return it."""
+        """Judge a scene, write the verdict into the run, log it in one line, and return it.
+        `headline` says what happened.
+        """
         now = time.time()
         verdict = Verdict(
             step=update.step,
@@ -342,7 +353,7 @@ class Judgement:
         )
         root = self._run.layout.root
         path = self._run.directory / write_verdict(root, verdict).relative_to(root)
-        _logger.warning("step %d: %s. %s (%s)", update.step, jump, _in_a_line(verdict), path)
+        _logger.warning("step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
         return verdict
 
 

@@ -2,10 +2,10 @@
 
     begin_batch      a micro-batch begins: it is held, with the generators and autocast of now
     loss_reported    its loss is known, from the user or (forward_ends) from the model
-    gradients        backward is done and nothing has changed: the update is judged, and an event
+    gradients_ready  backward is done and nothing has changed: the update is judged, and an event
                      is looked into at the scene
     after_step       the optimizer has moved
-    recorded         the update is over and is written down
+    end_update       the update is over and is written down
     failed           an exception ended it instead
 
 A loop with a step function makes these calls through `Recorder.step` and the hooks; a host makes
@@ -46,7 +46,7 @@ _MANY_SKIPS: Final = 25
 
 # Global names, because a member of an enumeration takes three times as long to look up.
 _COLLECTING: Final = Stage.COLLECTING
-_JUDGED: Final = Stage.JUDGED
+_READY: Final = Stage.READY
 _APPLIED: Final = Stage.APPLIED
 
 
@@ -67,8 +67,8 @@ class Pipeline(Observer):
         """The number of completed updates."""
         self.is_inside = False
         """Whether a step function passed by the user is running."""
-        self.begins_anew: Callable[[], None] = lambda: None
-        """Called before the first update."""
+        self.before_first_update: Callable[[], None] = lambda: None
+        """Called before the first update of a training that does not resume."""
         self.before_update: Callable[[], None] | None = None
         """Called before an update, if anything is to be done there."""
         self._keeper = keeper
@@ -107,7 +107,7 @@ class Pipeline(Observer):
             update = self._begin_update()
             if self._keeper.is_due(self.num_updates):
                 self._keeper.keep_state(self.num_updates)
-                self.intake.check_again()
+                self.intake.look_again()
             if self.state_watch.is_waiting:
                 self.state_watch.begin_update(self.num_updates)
             if self._rank_watch.is_on:
@@ -129,20 +129,22 @@ class Pipeline(Observer):
             update.micro[-1].losses.append(noted(loss))
             self._loss_is_known(update.micro[-1], loss, token_losses)
 
-    def gradients(self) -> None:
-        """Judge the update after backward and before anything changes."""
+    def gradients_ready(self) -> None:
+        """Judge the update after backward and before anything changes: now if its loss is known,
+        otherwise when the step function has returned it.
+        """
         update = self._update
         if update is None or update.stage is not _COLLECTING or not update.micro:
             return
         update.note_rates(self.training.optimizer)
         if self.state_watch.is_waiting:
             self.state_watch.before_optimizer(update)
-        update.stage = _JUDGED
+        update.stage = _READY
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
-        if self._loss_comes_early is None:  # on this all ranks agree
-            self._loss_comes_early = self._judgement.agree(bool(losses))
+        if self._loss_comes_early is None:  # all ranks must answer alike
+            self._loss_comes_early = self._judgement.on_any_rank(bool(losses))
         if not self._loss_comes_early:
             self._norm = norm  # it is judged with the loss, when that is known
             if self._judgement.must_know_in_time:
@@ -160,16 +162,18 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             return
-        if self.intake.checked is not None:
-            self.intake.note_draws(self.intake.checked)
+        self.intake.note_draws()
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
             update.stage = _APPLIED
-        if last or (last is None and (update.stage is _APPLIED or self._scaler.has_updated)):
+        is_over = last
+        if last is None:
+            is_over = update.stage is _APPLIED or self._scaler.has_updated
+        if is_over:
             self._record(returned)
 
     @guarded("this step is not recorded")
-    def recorded(self) -> None:
+    def end_update(self) -> None:
         """Record the finished update. For loops without a step function, and for hosts."""
         self._record(None)
 
@@ -209,7 +213,7 @@ class Pipeline(Observer):
             self._update = None
             return
         if update.stage is _APPLIED:
-            self.recorded()
+            self.end_update()
             return
         reason = f"{type(error).__name__}: {error}"[:500]
         self.training.run.event("step_failed", step=update.step, reason=reason)
@@ -221,13 +225,15 @@ class Pipeline(Observer):
     # What the hooks see (hooks.py).
 
     @guarded("forward passes are not recorded")
-    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: bool) -> None:
+    def forward_begins(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
+    ) -> None:
         """Hold the arguments of a forward pass. Outside a step function, it begins a batch."""
         if not self.is_inside:
-            if not mode:
+            if not is_training:
                 return  # an evaluation between steps
             if self._update is not None and self._update.stage is _APPLIED:
-                self.recorded()
+                self.end_update()
             self.begin_batch(_only(args, kwargs))
         update = self._update
         if update is None or not update.micro:
@@ -263,7 +269,7 @@ class Pipeline(Observer):
         if self.first_look.is_on:
             self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
-            self.gradients()
+            self.gradients_ready()
             if self._vitals.is_on:
                 self._vitals.before_step(self._update)
         elif self.training.is_moved_by(optimizer):
@@ -306,7 +312,7 @@ class Pipeline(Observer):
             self._has_begun = True
             self.state_watch.start(self.num_updates)
             if not self.num_updates:
-                self.begins_anew()
+                self.before_first_update()
         return update
 
     def num_applied(self) -> int | None:

@@ -46,11 +46,11 @@ def standing_still(
     step_function: Callable[..., Any] | None = None,
 ) -> Iterator[None]:
     """Allow forward passes within the block and restore the state of the training afterwards."""
-    memory = Memory()
+    remembered = Remembered()
     for module in model.modules():
-        memory.remember_attributes(module)
+        remembered.remember_attributes(module)
     if step_function is not None:
-        memory.remember_function(step_function)
+        remembered.remember_function(step_function)
     gradients = _take_gradients(model, optimizer)
     try:
         with generators_restored(), torch.enable_grad():
@@ -59,7 +59,7 @@ def standing_still(
         # The gradients first: whatever else fails, the next update must not lose them.
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        memory.put_back()
+        remembered.put_back()
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # otherwise the next step would use weights from before the update
@@ -152,7 +152,7 @@ def _has_dict(value: Any) -> bool:
     return isinstance(getattr(value, "__dict__", None), dict)
 
 
-class Memory:
+class Remembered:
     """Remembers values, and puts them back in the reverse order."""
 
     def __init__(self) -> None:

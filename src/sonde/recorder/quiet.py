@@ -64,7 +64,7 @@ class QuietLook:
             for record in read_events(run.layout.root, QUIET_FAILURE):
                 self._told.add(str(record.get("kind")))
         self._watch = QuietWatch(self._told)
-        self._last_batch: MicroBatch | None = None
+        self._last_micro: MicroBatch | None = None
         self._num_same = 0
         self._sizes: deque[MeasuredSize] = deque(maxlen=MAX_SIZES)
         self.found: deque[tuple[QuietFinding, float]] = deque()
@@ -114,10 +114,10 @@ class QuietLook:
             return None
         if self.guard.has_told(REPEATED_ROWS_TOLD):
             return None
-        batch = update.micro[0]
-        before = self._last_batch
-        self._last_batch = batch
-        if before is None or not _is_same(before, batch):
+        micro = update.micro[0]
+        before = self._last_micro
+        self._last_micro = micro
+        if before is None or not _is_same(before, micro):
             self._num_same = 0
             return None
         self._num_same += 1

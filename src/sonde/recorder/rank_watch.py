@@ -42,7 +42,7 @@ class RankWatch:
         self._seconds: list[float] = []
 
     def note(self, clock: UpdateClock) -> None:
-        """Note how long an update took, which has just ended."""
+        """Note how long the update that has just ended took to its loss."""
         seconds = clock.seconds_to_loss()
         if seconds is not None:
             self._seconds.append(seconds)
@@ -54,6 +54,7 @@ class RankWatch:
 
     @guarded("the ranks are not compared")
     def _look(self, num_updates: int) -> None:
+        """Gather the digests and times of all ranks, and tell what is wrong with them."""
         own: Any = None
         try:
             own = [self._digests(), self._usual_seconds()]

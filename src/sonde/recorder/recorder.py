@@ -105,7 +105,7 @@ class Recorder:
         self._pipeline = Pipeline(
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
-        self._pipeline.begins_anew = self._begin_anew
+        self._pipeline.before_first_update = self._set_aside_earlier_attempt
         self._data: Rewound | None = None
         self._has_told_opening = is_check()
         self._check: CheckSession | None = None
@@ -180,7 +180,7 @@ class Recorder:
         if has_state(loader):
             loader = self._data = self.training.add("data", Rewound(loader))
             self._pipeline.before_update = self._before_update
-        return self._judgement.kept_batches(loader, self._pipeline.intake.names_of)
+        return self._judgement.without_left_out(loader, self._pipeline.intake.names_of)
 
     def loss(self, loss: Tensor, *, token_losses: Tensor | None = None) -> Tensor:
         """Report the loss of the micro-batch, before backward and not divided by anything. Returns
@@ -202,7 +202,7 @@ class Recorder:
     def end_update(self) -> None:
         """End the update, also if the optimizer was not called. For hosts, which know when."""
         if not self._is_off:
-            self._pipeline.recorded()
+            self._pipeline.end_update()
 
     @property
     def num_updates(self) -> int:
@@ -332,9 +332,9 @@ class Recorder:
         self._judgement.go_back(step)
         self.keeper.begin_again()
 
-    def _begin_anew(self) -> None:
-        """At the first update, move aside what an earlier attempt in this directory recorded, so
-        that it is not mixed with this one.
+    def _set_aside_earlier_attempt(self) -> None:
+        """Move aside what an earlier attempt in this directory recorded, so that it is not mixed
+        with this one.
         """
         run = self.run
         try:

@@ -69,7 +69,9 @@ class _Look:
     can_repeat: bool = False
     """Whether the step's forward passes can be run again."""
     own: float | None = None
+    """The loss of the step when it was run again."""
     is_exact: bool = False
+    """Whether that is the recorded loss, to the bit."""
     seconds: float = 0.0
     """How long one forward pass takes."""
     others: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class Scene:
                 " further look is taken in this run: a counter or a generator may have moved",
                 *(update.step, look.own, update.own_loss),
             )
-        self._try(look, lambda: self._read_rows(recent, update, look))
+        self._try(look, lambda: self._read_worst_rows(recent, update, look))
         own = RankFound(
             own=look.own,
             is_exact=look.is_exact,
@@ -180,6 +182,7 @@ class Scene:
                 look.error = error
 
     def _prepare_look(self, update: Update, look: _Look) -> None:
+        """Note the names of the rows, and whether all micro-batches can be run again."""
         self.names = update.names()
         look.can_repeat = bool(update.micro) and all(
             self._training.can_repeat(micro) for micro in update.micro
@@ -262,6 +265,7 @@ class Scene:
         return shared[:: max(1, len(shared) // count)][:count]
 
     def _run_others(self, recent: Sequence[Update], steps: Sequence[int], look: _Look) -> None:
+        """Run the first micro-batches of some earlier steps at the current weights."""
         for other in recent:
             if other.step in steps:
                 first = other.micro[0]
@@ -270,7 +274,7 @@ class Scene:
                 if now is not None and then is not None:
                     look.others[str(other.step)] = (then, now)
 
-    def _read_rows(self, recent: Sequence[Update], update: Update, look: _Look) -> None:
+    def _read_worst_rows(self, recent: Sequence[Update], update: Update, look: _Look) -> None:
         """Read the worst rows of this rank: the text around their worst tokens, and its sign."""
         order = sorted(range(len(self.rows)), key=lambda row: -finite(self.rows[row].mean))
         inputs = [tokens for micro in update.micro for tokens in token_rows(micro.batch)]

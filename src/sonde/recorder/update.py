@@ -1,8 +1,8 @@
 """One update on its way: its micro-batches, what is known of its loss, and how far it has come.
 
-    COLLECTING ── gradients are there ──> JUDGED ── the optimizer has moved ──> APPLIED
-         │                                   │
-         └── an exception, or a scaler ──────┴──> never applied: failed or skipped
+    COLLECTING ── gradients are there ──> READY ── the optimizer has moved ──> APPLIED
+         │                                  │
+         └── an exception, or a scaler ─────┴──> never applied: failed or skipped
 
 Only `Pipeline` (pipeline.py) changes an update. A batch is held by reference; torch's count of
 in-place changes of its tensors shows whether its owner has overwritten it. Then it is left out,
@@ -154,7 +154,7 @@ class Stage(enum.Enum):
     """How far an update has come."""
 
     COLLECTING = "collecting micro-batches"
-    JUDGED = "judged, and not applied yet"
+    READY = "gradients are there, and the optimizer has not moved yet"
     APPLIED = "applied"
 
 
@@ -175,7 +175,9 @@ class Update:
     skipped: str | None = None
     """Why the weights were not updated; None if they were."""
     is_judged = False
-    """Whether its loss and gradients were judged before the optimizer moved."""
+    """Whether its loss and gradients were judged before the optimizer moved. False while it waits
+    for a loss that only the step function returns.
+    """
     is_over = False
     """Whether the training has gone past it."""
     autocast: torch.dtype | None = None
@@ -256,8 +258,8 @@ class Update:
 
     @property
     def loss_from(self) -> str:
-        """Where the loss came from: the user, the model, or only the return value of the step
-        function.
+        """Where the loss came from: "told" by the user, "returned" by the model, or known only when
+        the "step" function returned it.
         """
         if any(micro.losses for micro in self.micro):
             return "told"
@@ -275,8 +277,8 @@ class UpdateClock:
     def __init__(self) -> None:
         self._began = 0.0
         self._ended = 0.0
-        self._before = 0.0
-        self._knew_loss = 0.0
+        self._ended_before = 0.0
+        self._loss_known = 0.0
 
     def begin(self) -> None:
         """An update begins."""
@@ -284,15 +286,15 @@ class UpdateClock:
 
     def loss_is_known(self) -> None:
         """A loss of the update is known: until here a rank waits for no other."""
-        self._knew_loss = perf_counter()
+        self._loss_known = perf_counter()
 
     def seconds_to_loss(self) -> float | None:
         """Return how long the update that has just ended took to its loss, with the wait for data;
         None if that is not known.
         """
-        if not self._before or self._knew_loss < self._before:
+        if not self._ended_before or self._loss_known < self._ended_before:
             return None
-        return self._knew_loss - self._before
+        return self._loss_known - self._ended_before
 
     def end(self, update: Update, own_seconds: float) -> None:
         """An update ends: note how long it took since the end of the one before it, without the
@@ -305,7 +307,7 @@ class UpdateClock:
                 wait -= own_seconds  # a look may follow the step before
             update.seconds = now - self._ended - own_seconds
             update.wait_seconds = wait
-        self._before = self._ended
+        self._ended_before = self._ended
         self._ended = now
 
 

@@ -7,7 +7,7 @@ more closely: it also keeps the batches, and which weights had gradients. Nothin
 on one parameter reads whether its gradient was cleared.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,16 @@ NUM_UPDATES: Final = 8
 _MAX_FEEDS: Final = 64
 _NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+class _CountedRows(NamedTuple):
+    """What the losses of rows show of one batch."""
+
+    num_rows: int
+    num_counted: int
+    """The number of positions that count."""
+    num_rows_without: int
+    """The number of rows in which no position counts."""
 
 
 class FirstSteps:
@@ -65,7 +75,7 @@ class FirstSteps:
         self._num_micro_cleared = 0
         self._num_micro_kept = 0
         self._batches: list[tuple[list[int], int, int]] = []
-        self._counts: list[tuple[int, int, int]] = []
+        self._counts: list[_CountedRows] = []
         self._num_feeds = 0
         self._shape = self._shape_now()
 
@@ -212,13 +222,14 @@ class FirstSteps:
 
     def counted(self) -> counted_positions.CountedPositions:
         """Return the positions that count, as far as the losses of rows were seen."""
+        num_counted = sum(batch.num_counted for batch in self._counts)
         return counted_positions.CountedPositions(
-            num_rows=sum(rows for rows, _, _ in self._counts),
-            num_positions=sum(counted for _, counted, _ in self._counts),
-            num_counted=sum(counted for _, counted, _ in self._counts),
-            num_rows_without=sum(without for _, _, without in self._counts),
+            num_rows=sum(batch.num_rows for batch in self._counts),
+            num_positions=num_counted,  # those that do not count are not seen here
+            num_counted=num_counted,
+            num_rows_without=sum(batch.num_rows_without for batch in self._counts),
             num_batches=len(self._counts),
-            num_batches_without=sum(not counted for _, counted, _ in self._counts),
+            num_batches_without=sum(batch.num_counted == 0 for batch in self._counts),
         )
 
     def rows_of_updates(self) -> list[list[int]]:
@@ -320,7 +331,13 @@ class FirstSteps:
         self._batches.append((names, pointer, length))
         if micro.rows is not None:
             counts = torch.as_tensor(micro.rows.counts)
-            self._counts.append((len(counts), int(counts.sum()), int((counts == 0).sum())))
+            self._counts.append(
+                _CountedRows(
+                    num_rows=len(counts),
+                    num_counted=int(counts.sum()),
+                    num_rows_without=int((counts == 0).sum()),
+                )
+            )
 
 
 def _num_again_before_new(batches: list[list[int]]) -> int:

@@ -149,16 +149,23 @@ def _by_lengths(name: str, tensor: Tensor, ids: Tensor) -> Documents | None:
 
 def _by_mask(mask: Tensor) -> Documents | None:
     """Return where a position may see itself and not the one before it, in a causal mask."""
-    sees = mask > _BLOCKED if mask.is_floating_point() else mask.bool()
-    if mask.is_floating_point() and float(mask.min()) >= 0:
-        sees = mask > 0
+    sees = _what_is_seen(mask)
     if bool(sees.triu(1).any()):
-        return None
+        return None  # a position sees a later one: this is no causal mask
     itself = sees.diagonal(dim1=1, dim2=2)
     before = sees.diagonal(offset=-1, dim1=1, dim2=2)
     starts = torch.zeros_like(itself)
+    # A position that does not see itself is padding: what follows it begins no further document.
     starts[:, 1:] = itself[:, 1:] & ~before & itself[:, :-1]
     return Documents(starts) if bool(starts.any()) else None
+
+
+def _what_is_seen(mask: Tensor) -> Tensor:
+    """Return what each position may see: where a mask is true, is above 0, or does not block."""
+    if not mask.is_floating_point():
+        return mask.bool()
+    is_0_or_1 = float(mask.min()) >= 0
+    return mask > 0 if is_0_or_1 else mask > _BLOCKED
 
 
 def _by_position(name: str, tensor: Tensor) -> Documents | None:

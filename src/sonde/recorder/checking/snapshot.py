@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.recorder.put_back import Memory, reached
+from sonde.recorder.put_back import Remembered, reached
 from sonde.recorder.training import Training
 from sonde.train.determinism import generators, set_generators
 
@@ -72,15 +72,15 @@ class Snapshot:
 
     def __init__(self, training: Training, reach: Reach, *, with_weights: bool) -> None:
         """Without weights, only forward and backward passes can be undone."""
-        self._memory = Memory()
+        self._remembered = Remembered()
         for module in reach.modules():
-            self._memory.remember_attributes(module)
+            self._remembered.remember_attributes(module)
         for part in (*reach.optimizers, *reach.others):
-            self._memory.remember_attributes(part)
+            self._remembered.remember_attributes(part)
         if training.step_function is not None:
-            self._memory.remember_function(training.step_function)
+            self._remembered.remember_function(training.step_function)
         self._gradients = [(parameter, parameter.grad) for parameter in reach.parameters()]
-        self._held = {
+        self._gradient_copies = {
             parameter: gradient.detach().clone()
             for parameter, gradient in self._gradients
             if gradient is not None and with_weights
@@ -97,11 +97,12 @@ class Snapshot:
         with torch.no_grad():
             for parameter, gradient in self._gradients:
                 parameter.grad = gradient
-                if parameter in self._held and gradient is not None:
-                    gradient.copy_(self._held[parameter])  # a step may clear it in place
+                if parameter in self._gradient_copies and gradient is not None:
+                    # a step may clear it in place
+                    gradient.copy_(self._gradient_copies[parameter])
             for parameter, before in self.weights.items():
                 parameter.copy_(before)
-        self._memory.put_back()
+        self._remembered.put_back()
         set_generators(self._generators)
 
 
