@@ -63,7 +63,7 @@ def command_of(
         or (manifest.recipe is not None and options.trust_recipe)
     ):
         return None
-    if RunLayout(run).kept_states.is_dir():
+    if RunLayout(run).kept.is_dir():
         raise SettingError(
             f"the run {manifest.run_id} was trained by a script of its own, which has to be run for"
             " this",

@@ -39,6 +39,10 @@ _NUM_EVENT_STATES: Final = 2
 """How many states from just before an event are kept, besides the regular ones."""
 _WRITE_SECONDS: Final = 0.02
 """How often, in seconds, pending data is written."""
+_NUM_FILES: Final = 16
+"""A file of batches takes at most the budget divided by this and by the number of ranks, so that
+the oldest can be removed one by one.
+"""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 512 << 20
 """The maximum size of batches waiting for a slow disk; further ones are not kept until it has
@@ -69,10 +73,12 @@ class Keeper:
         self._vitals = VitalsBook()
         self._file: BatchFile | None = None
         self._bytes_each = 0
+        self._max_file_bytes = self._options.max_bytes // (_NUM_FILES * self._run.world_size)
         self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
         self._start = max(ranks.gather(self._start))
         self.keeps_states = self._options.state_every > 0
         """Whether states are kept; False if a single one exceeds the budget."""
+        self._keeps_batches = self._options.keep_batches
         self._has_started = False
         self.copies_batches = False
         """Whether the loop overwrites its batches; then each is copied when it begins."""
@@ -85,20 +91,24 @@ class Keeper:
         """
 
     def is_due(self, num_updates: int) -> bool:
-        """Return whether the state after `num_updates` updates should be kept."""
-        if not self.keeps_states:
-            return False
-        return not self._has_started or num_updates % self._options.state_every == 0
+        """Return whether the state after `num_updates` updates should be kept, or batches from it
+        on.
+        """
+        if not self._has_started:
+            return self.keeps_states or self._keeps_batches
+        return self.keeps_states and num_updates % self._options.state_every == 0
 
     def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
         """Keep the current state after `num_updates` updates. Every rank must call this.
 
         `before` is the current update, at which an event began and which has not been applied yet.
         """
-        if not self.keeps_states:
-            return
         is_first = not self._has_started
         self._has_started = True
+        if not self.keeps_states:
+            if is_first:  # the script's own checkpoints are the states
+                self.worker.do(partial(self._open, num_updates))
+            return
         if before is not None:
             self._event_steps.append(num_updates)
             del self._event_steps[:-_NUM_EVENT_STATES]
@@ -138,7 +148,7 @@ class Keeper:
         is_slow = num_waiting > _MAX_WAITING or num_bytes > _MAX_WAITING_BYTES
         if is_slow:
             self._guard.tell("slow", "batches are not kept for a while: the disk is too slow")
-        keeps = self._has_started and not is_slow
+        keeps = self._keeps_batches and self._has_started and not is_slow
         self.worker.do(partial(self._write, update, keeps))
 
     def vitals_so_far(self) -> list[tuple[int, Mapping[str, float]]]:
@@ -217,6 +227,8 @@ class Keeper:
             tensors = [tensor for micro in update.micro for tensor in micro.tensors]
             self._bytes_each = sum(tensor.nbytes for tensor in tensors)
             file.append(pieces)
+            if file.num_bytes > self._max_file_bytes:
+                self._open(update.step)
         except OSError as error:
             self._tell_disk(error)
             with contextlib.suppress(OSError, SondeError):
@@ -238,6 +250,8 @@ class Keeper:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if not self._keeps_batches:
+            return
         try:
             self._prune()
             self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))

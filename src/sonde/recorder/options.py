@@ -65,8 +65,12 @@ class RecorderOptions:
 
     # What is kept.
     state_every: Count = 200
-    """Keep the training state every this many steps, and the batches since. 0 means never; then
-    nothing can be replayed later.
+    """Keep the training state every this many steps. 0 means never: then the script's own
+    checkpoints are the states that steps are replayed from.
+    """
+    keep_batches: bool = True
+    """Keep the batches since the oldest kept state; without states, as many as `max_bytes` allows.
+    Without batches nothing can be replayed later.
     """
     keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""

@@ -2,8 +2,8 @@
 answers, and ends the process.
 
 The script has built model, optimizer and data as usual. Nothing is written to the run except a
-verdict. The three seams of the replay are kept states, kept batches, and the script's own step
-function, which makes the updates.
+verdict. The three seams of the replay are kept states (or the checkpoint that the script itself has
+loaded), kept batches, and the script's own step function, which makes the updates.
 
 Every rank has the batches of all ranks, because their files are in one run, and receives the losses
 of all rows; so all ranks of a replay draw the same conclusions and take the same steps. Each makes
@@ -41,6 +41,7 @@ from sonde.recorder.batch_file import KeptBatches, KeptUpdate
 from sonde.recorder.batch_tree import named_rows, rebuild, token_rows, without_rows
 from sonde.recorder.guard import ProcessEnds
 from sonde.recorder.hooks import Observer, gradient_norm
+from sonde.recorder.loaded_checkpoint import LoadedCheckpoint, check_batches, loaded_step
 from sonde.recorder.losses import RowLosses, loss_in, mean_loss, returned_loss
 from sonde.recorder.moment import Moment, back_at, in_float32
 from sonde.recorder.numbers import exchange, read_numbers
@@ -62,9 +63,9 @@ def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) ->
     order = order_of_process()
     assert order is not None  # the run is a shadow only in a process that has an order
     try:
-        answer = _answer(
-            order, seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number)
-        )
+        records = read_steps(Path(order.run)).by_number
+        seams = seams_of(parts, step_function, batch, records)
+        answer = _answer(order, _with_states(order, seams, parts))
     except SondeError as error:
         give_up(error)
     except Exception as error:  # noqa: BLE001
@@ -96,6 +97,21 @@ def seams_of(
     parts.step_function = step_function
     batches = RecordedBatches(parts, template)
     return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, batches, records))
+
+
+def _with_states(order: ReplayOrder, seams: Seams, parts: Training) -> Seams:
+    """Return the seams with the states that there are: those that were kept or, without one from
+    before the step, the checkpoint that the script has loaded. Every rank must call this.
+    """
+    kept = ranks.found_by_rank_0(parts.steps)
+    if any(order.step is None or step < order.step for step in kept):
+        return seams
+    loaded = loaded_step(parts, Path(order.run), order.step)
+    if order.step is not None:
+        assert isinstance(seams.batches, RecordedBatches)
+        check_batches(seams.batches.known_steps(), loaded, order.step)
+    goes_back = order.verb != "replay" or order.options.weights_from is not None
+    return seams._replace(states=LoadedCheckpoint(parts, loaded, goes_back=goes_back))
 
 
 def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
