@@ -9,20 +9,19 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sonde import ranks
-from sonde.data.skip_list import sample_name
 from sonde.errors import TrainingStopped
-from sonde.forensics.judge import judge_scene
 from sonde.forensics.precursors import what_preceded
 from sonde.forensics.scene_evidence import SceneEvidence
-from sonde.forensics.verdict import SAMPLE_TEXT, SURE, Verdict, write_verdict
+from sonde.forensics.verdict import SAMPLE_TEXT
 from sonde.log.device import Copy
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.characters import RowCharacters
+from sonde.recorder.first_verdict import write_first_verdict
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
@@ -289,7 +288,9 @@ class Judgement:
         if ranks.rank() == 0:
             metric = event.metric.replace("_", " ")
             headline = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
-            verdict = self._write_verdict(headline, update, found, started, event=asdict(event))
+            verdict = write_first_verdict(
+                self._run, headline, update, found, started, event=asdict(event)
+            )
             self._alerts.event(event, verdict)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
@@ -325,36 +326,8 @@ class Judgement:
                 row_deviations=found.z,
                 row_measure=found.measure,
             )
-            verdict = self._write_verdict(headline, judged, evidence, started)
+            verdict = write_first_verdict(self._run, headline, judged, evidence, started)
             self._alerts.sample(headline, verdict)
-
-    def _write_verdict(
-        self,
-        headline: str,
-        update: Update,
-        scene: SceneEvidence,
-        started: float,
-        event: Mapping[str, Any] | None = None,
-    ) -> Verdict:
-        """Judge a scene, write the verdict into the run, log it in one line, and return it.
-        `headline` says what happened.
-        """
-        now = time.time()
-        verdict = Verdict(
-            step=update.step,
-            causes=tuple(judge_scene(scene)),
-            experiments=tuple(scene.experiments()),
-            run_id=self._run.manifest.run_id,
-            event=event,
-            time=now,
-            seconds=now - started,
-            place="scene",
-            loss=update.loss,
-        )
-        root = self._run.layout.root
-        path = self._run.directory / write_verdict(root, verdict).relative_to(root)
-        _logger.warning("step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
-        return verdict
 
 
 def _what_jumped(update: Update) -> str:
@@ -369,18 +342,3 @@ def _how_far_out(found: SampleEvent, loss: float) -> str:
     if found.measure == LOSS:
         return f"a sample's loss is {loss:.4g}, samples of its length have {found.expected[0]:.4g}"
     return f"a sample's {found.measure} are {found.z[0]:.1f} deviations above others of its length"
-
-
-def _in_a_line(verdict: Verdict) -> str:
-    """Return the first cause of a verdict in a sentence: how sure it is, and the text it names."""
-    first = verdict.causes[0]
-    sentence = first.title.removesuffix(".")
-    if verdict.names_a_cause:
-        if first.confidence < SURE:
-            sentence = f"Perhaps: {sentence[0].lower()}{sentence[1:]}"
-        sentence += f" ({first.confidence:.0%} sure)"
-    if first.suspects:
-        suspect = first.suspects[0]
-        name = sample_name(suspect.dataset, suspect.sample)
-        sentence += f": {suspect.text[:80]!r}" if suspect.text else f": sample {name}"
-    return sentence

@@ -33,15 +33,12 @@ from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
 from sonde.recorder.vitals import VitalsWatch
+from sonde.run import Run
 
 _MAX_FIRST_CALLS: Final = 1000
 """How many micro-batches the first update may take before it is told that no optimizer moves."""
 _MIN_CALLS: Final = 16
 """Fewer micro-batches than this are never too many for an update."""
-_MANY_SKIPS: Final = 25
-"""So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
-2**16, a scaler is down at 1 after 16.
-"""
 
 
 # Global names, because a member of an enumeration takes three times as long to look up.
@@ -74,9 +71,7 @@ class Pipeline(Observer):
         self._keeper = keeper
         self._judgement = judgement
         self.state_watch = StateWatch(training, keeper, lambda: judgement.recent, guard)
-        """Records digests of the state, and checks a resume."""
         self.intake = BatchIntake(training, keeper, guard, sample_ids)
-        """How batches come in."""
         self.first_look = FirstLook(training, guard)
         self._vitals = VitalsWatch(training, guard)
         self._rank_watch = RankWatch(training, judgement.quiet, guard)
@@ -93,7 +88,7 @@ class Pipeline(Observer):
         self._longest = 0
         self._clock = UpdateClock()
         self.why_no_rows: str | None = None
-        """Why rows are not seen, empty if they are; None until the first update is over."""
+        """Why rows are not seen; empty if they are, None before the first update is over."""
 
     # The stages.
 
@@ -215,11 +210,8 @@ class Pipeline(Observer):
         if update.stage is _APPLIED:
             self.end_update()
             return
-        reason = f"{type(error).__name__}: {error}"[:500]
-        self.training.run.event("step_failed", step=update.step, reason=reason)
+        _tell_failure(self.training.run, update, error)
         update.drop_last()
-        update.stage = _COLLECTING
-        update.is_judged = False
         self._has_failed = True
 
     # What the hooks see (hooks.py).
@@ -338,9 +330,8 @@ class Pipeline(Observer):
             self.state_watch.before_optimizer(update)
         update.skipped = "the optimizer was not called"
         self._norm = None  # it is that of an overflow, which is why the scaler skips
-        self._scaler.num_skips += 1
-        if self._scaler.num_skips == _MANY_SKIPS:
-            self._judgement.report_skips(update, _MANY_SKIPS)
+        if self._scaler.skips_for_ever():
+            self._judgement.report_skips(update, self._scaler.num_skips)
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
@@ -356,6 +347,11 @@ class Pipeline(Observer):
         if self._update is not None:
             self._update.note_rates(optimizer)
         self._keeper.begin_again()
+
+
+def _tell_failure(run: Run, update: Update, error: BaseException) -> None:
+    reason = f"{type(error).__name__}: {error}"[:500]
+    run.event("step_failed", step=update.step, reason=reason)
 
 
 def _check_length(update: Update, longest: int, guard: Guard) -> None:

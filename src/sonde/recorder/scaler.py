@@ -9,13 +9,19 @@ it works as before.
 import functools
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 _watches: "weakref.WeakSet[ScalerWatch]" = weakref.WeakSet()
 _wrapped: list[bool] = []
 """Not empty once the method is wrapped."""
+
+
+_MANY_SKIPS: Final = 25
+"""So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
+2**16, a scaler is down at 1 after 16.
+"""
 
 
 class ScalerWatch:
@@ -30,6 +36,11 @@ class ScalerWatch:
         if self._scalers:
             _watches.add(self)
             _wrap()
+
+    def skips_for_ever(self) -> bool:
+        """Count an update that was skipped. Returns True once, when too many were in a row."""
+        self.num_skips += 1
+        return self.num_skips == _MANY_SKIPS
 
     def note(self, scaler: torch.amp.GradScaler) -> None:
         """Take notice that a scaler was updated."""

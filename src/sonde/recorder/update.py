@@ -217,10 +217,12 @@ class Update:
         self.num_tokens += micro.num_tokens
 
     def drop_last(self) -> None:
-        """Drop the last micro-batch, which failed."""
+        """Drop the last micro-batch, which failed. What was judged with it is to be judged anew."""
         if self.micro:
             self.num_tokens -= self.micro.pop().num_tokens
             self.num_calls -= 1
+        self.stage = Stage.COLLECTING
+        self.is_judged = False
 
     def forget_batches(self) -> None:
         """Hold no batch any longer, because there are too many."""

@@ -115,6 +115,7 @@ def padded(padding: int) -> list[tuple[Tensor, Tensor]]:
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("padding", "status"), [(END, "wrong"), (PADDING, "does not apply")])
 def test_an_end_of_text_that_is_masked_as_padding_is_named_without_a_tokenizer(
     tmp_path: Path, padding: int, status: str
