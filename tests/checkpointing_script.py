@@ -71,7 +71,10 @@ def save(training: Training, step: int, out: Path) -> None:
         "scheduler": training.scheduler.state_dict(),
         "step": step,
     }
-    torch.save(state, out / f"step-{step}.pt")
+    path = out / f"step-{step}.pt"
+    torch.save(state, path)
+    assert training.recorder is not None
+    training.recorder.checkpoint(path, resume=["--resume", str(path)])
 
 
 if __name__ == "__main__":
