@@ -279,9 +279,19 @@ class Keeper:
         for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
             if end <= oldest and not any(first <= step < end for step in events):
                 path.unlink(missing_ok=True)
-        # States and the batches of all ranks, which remove theirs at any time.
-        if sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes:
+        if self._is_full():
             self._thin()
+
+    def _is_full(self) -> bool:
+        """Return whether what is kept exceeds the budget. Without states, every rank looks at its
+        own files only: hundreds of ranks must not ask for the sizes of each other's.
+        """
+        if not self.keeps_states:
+            own = [path for _, path in batch_files(self._folder, self._run.rank)]
+            num_bytes = sum(path.stat().st_size for path in own)
+            return num_bytes * self._run.world_size > self._options.max_bytes
+        # States and the batches of all ranks, which remove theirs at any time.
+        return sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes
 
     def _thin(self) -> None:
         """Remove the oldest kept state and the batches that only it needs. At least one state
