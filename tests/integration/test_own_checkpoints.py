@@ -32,9 +32,9 @@ def command(folder: Path, *more: str, num_ranks: int = 1) -> list[str]:
     return [sys.executable, *launcher, str(SCRIPT), *places, *more]
 
 
-def killed(folder: Path, num_ranks: int = 1) -> None:
+def killed(folder: Path, *more: str, num_ranks: int = 1) -> None:
     """Train until the process is killed."""
-    words = command(folder, "--kill-at", str(LAST), num_ranks=num_ranks)
+    words = command(folder, "--kill-at", str(LAST), *more, num_ranks=num_ranks)
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode != 0
     assert LAST in read_steps(folder / "run").by_number, done.stderr[-3000:]
@@ -64,6 +64,16 @@ def test_ranks_are_replayed_from_a_checkpoint_that_rank_0_wrote(tmp_path: Path) 
     killed(tmp_path, num_ranks=2)
     resume = ["--resume", str(tmp_path / "out" / "step-30.pt")]
     found = replayed(tmp_path, 44, *resume, num_ranks=2)
+    assert found["from_step"] == 30
+    assert found["reproduced"] is True
+    assert not [text for text in found["differences"] if "loss" in text or "gradient" in text]
+
+
+@pytest.mark.soak
+def test_parts_of_a_model_are_replayed_from_a_distributed_checkpoint(tmp_path: Path) -> None:
+    killed(tmp_path, "--shard", num_ranks=2)
+    resume = ["--resume", str(tmp_path / "out" / "step-30")]
+    found = replayed(tmp_path, 44, "--shard", *resume, num_ranks=2)
     assert found["from_step"] == 30
     assert found["reproduced"] is True
     assert not [text for text in found["differences"] if "loss" in text or "gradient" in text]

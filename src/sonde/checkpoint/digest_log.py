@@ -85,6 +85,8 @@ class StateDigest:
     """Why it was taken: "kept", "checkpoint", "closed" or "resumed"."""
     path: str = ""
     """The checkpoint that was written, if its place is known."""
+    resume: Sequence[str] = ()
+    """The words of a command line that resume from it, if the script said so."""
     time: float = 0.0
     is_sharded: bool = False
     """Whether the tensors are this rank's parts only."""

@@ -227,7 +227,8 @@ class BackgroundSaver:
         """Pruning never removes steps that are in `protected` at the time."""
         self._protected = protected
         self._store = store
-        self._keep = keep
+        self.keep = keep
+        """What pruning leaves; it may be changed between saves."""
         self._worker = Worker("sonde-checkpoint", on_error=_raise_nothing)
         self.outcomes: deque[Outcome] = deque()
         """The saves that ended and that `finished` has not returned yet."""
@@ -264,7 +265,7 @@ class BackgroundSaver:
         try:
             path = write()
             if path is not None:
-                removed = self._store.folder.prune(self._keep, protected=self._protected)
+                removed = self._store.folder.prune(self.keep, protected=self._protected)
                 self.outcomes.append(Outcome(step=step, path=path, removed=removed))
         except Exception as error:  # noqa: BLE001
             # nothing catches errors in a thread: the loop gets them as outcomes

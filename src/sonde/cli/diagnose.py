@@ -73,7 +73,7 @@ def diagnose(
         _tell_no_event(run, json=json)
         return
     options = ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe)
-    started = command_of(run, command, script, options)
+    started = command_of(run, command, script, options, step)
     if started is not None:
         verdict = _diagnosed_by_script(run, step, started)
     else:
@@ -218,7 +218,7 @@ def rollback(
         Print one JSON document instead of text.
     """
     if command or script.again:
-        started = command_of(run, command, script, ReplayOptions())
+        started = command_of(run, command, script, ReplayOptions(), step)
         assert started is not None
         _diagnosed_by_script(run, step, started)
     with checkpoints_at(moved.checkpoints):

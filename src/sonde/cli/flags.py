@@ -14,6 +14,7 @@ from pathlib import Path
 from cyclopts import Parameter
 from rich.text import Text
 
+from sonde.cli.again import from_checkpoint
 from sonde.cli.terminal import SafeConsole
 from sonde.errors import SettingError
 from sonde.records.layout import RunLayout
@@ -45,17 +46,22 @@ class Script:
 
 
 def command_of(
-    run: Path, command: Sequence[str], script: Script, options: ReplayOptions
+    run: Path,
+    command: Sequence[str],
+    script: Script,
+    options: ReplayOptions,
+    step: int | None = None,
 ) -> tuple[list[str], Path | None] | None:
     """Return the command to run and its directory, or None if a recipe rebuilds the run. Raises if
-    the run offers neither.
+    the run offers neither. `step` is the step in question.
     """
     manifest = read_manifest(run)
     if command:
         return list(command), None
     if script.again:
         words, directory = recorded_command(manifest)
-        _ask(words, directory, script)
+        words, origin = from_checkpoint(run, words, directory, step)
+        _ask(words, directory, script, origin)
         return words, directory
     if (
         is_built_in(manifest)
@@ -88,9 +94,11 @@ def command_of(
     return None
 
 
-def _ask(words: Sequence[str], directory: Path, script: Script) -> None:
+def _ask(words: Sequence[str], directory: Path, script: Script, origin: str) -> None:
     # Everything here comes from a file that anybody may have written.
     console = SafeConsole(stderr=True, soft_wrap=True)
+    if origin:
+        console.print(Text(f"from the script's own checkpoint {_on_one_line(origin)}"))
     console.print(Text(f"this runs in {_on_one_line(str(directory))}:", style="bold"))
     for word in words:  # one a line, so that none can pass for several
         console.print(Text(f"  {_on_one_line(word)}"))

@@ -79,7 +79,7 @@ def replay(
     needs("sonde replay", "torch")
     changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
-    started = command_of(run, command, script, changes)
+    started = command_of(run, command, script, changes, step)
     if started is not None and (changes.world_size is not None or changes.data is not None):
         sentence = (
             "a script is replayed with its own data and on as many ranks as it is started with"

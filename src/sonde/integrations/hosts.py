@@ -11,13 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList
 from sonde.errors import MissingDependency, SettingError
-from sonde.forensics.rollback import HOST_CHECKPOINT
+from sonde.forensics.rollback import HOST_CHECKPOINT, newest_of_host
 from sonde.recorder.options import OnEvent, RecorderOptions
 from sonde.recorder.recorder import Recorder
 from sonde.recorder.samples import skipped
 from sonde.records.files import read_small, write_file
+from sonde.records.layout import RunLayout
+from sonde.records.replay_order import CHECK, order_of_process
 from sonde.records.values import decode, encode
 from sonde.run import Run
 
@@ -54,6 +57,20 @@ def note_state(recorder: Recorder | None, path: str | os.PathLike[str]) -> None:
     """Record the state that the host has saved, so that a resume from it can be checked."""
     if recorder is not None:
         recorder.checkpoint(path)
+
+
+def checkpoint_to_replay() -> str:
+    """Return the checkpoint of the host that a replay begins at: its newest before the step. Empty
+    if this is no replay of a step, or if a kept state is what it begins at.
+    """
+    order = order_of_process()
+    if order is None or order.step is None or order.verb == CHECK:
+        return ""
+    run = Path(order.run)
+    if any(step < order.step for step in CheckpointFolder(RunLayout(run).kept_states).steps()):
+        return ""
+    found = newest_of_host(run, order.step)
+    return "" if found is None else found.path
 
 
 class Hosted(ABC):

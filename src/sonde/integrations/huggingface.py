@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback
 
 from sonde.integrations.hosts import (
     Hosted,
+    checkpoint_to_replay,
     load_watch,
     note_checkpoint,
     note_state,
@@ -68,9 +69,15 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         self._token_losses: TokenLossHook | None = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """In a replay, disable trackers and everything that would write."""
-        if order_of_process() is not None:
-            _silence(_trainer_above())
+        """In a replay, disable trackers and everything that would write, and resume from the
+        checkpoint that the replay begins at.
+        """
+        if order_of_process() is None:
+            return
+        trainer = _trainer_above()
+        _silence(trainer)
+        if checkpoint_to_replay():
+            _resume_from(trainer, checkpoint_to_replay())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run and start recording."""
@@ -230,6 +237,17 @@ def _silence(trainer: Any) -> None:
     trainer.args.eval_on_start = False
     trainer.args.save_strategy = "no"
     trainer.args.eval_strategy = "no"
+
+
+def _resume_from(trainer: Any, checkpoint: str) -> None:
+    """Let `trainer.train` resume from a checkpoint, unless the script names one itself."""
+    train = trainer.train
+
+    def resumed(resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        is_named = isinstance(resume_from_checkpoint, (str, Path))
+        return train(resume_from_checkpoint if is_named else checkpoint, *args, **kwargs)
+
+    trainer.train = resumed
 
 
 def _num_rows(inputs: Any) -> int:

@@ -22,7 +22,9 @@ from sonde import ranks
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver
 from sonde.errors import SondeError
+from sonde.recorder import budget
 from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
+from sonde.recorder.budget import StatePlan
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.memory import MemoryWatch
 from sonde.recorder.moment import set_generators
@@ -73,11 +75,14 @@ class Keeper:
         self._vitals = VitalsBook()
         self._file: BatchFile | None = None
         self._bytes_each = 0
+        self._written_each = 0
         self._max_file_bytes = self._options.max_bytes // (_NUM_FILES * self._run.world_size)
         self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
         self._start = max(ranks.gather(self._start))
         self.keeps_states = self._options.state_every > 0
         """Whether states are kept; False if a single one exceeds the budget."""
+        self.plan: StatePlan | None = None
+        """What the budget allows; None as long as no state was to be kept."""
         self._keeps_batches = self._options.keep_batches
         self._has_started = False
         self.copies_batches = False
@@ -124,7 +129,7 @@ class Keeper:
                 return
         self._report()
         state = self._collect(before)
-        if state is None:
+        if state is None or not self._fits(state):
             return
         if ranks.rank() == 0 or self._training.is_sharded:
             try:
@@ -135,7 +140,6 @@ class Keeper:
         if is_first:
             self._saver.wait()
             self._report()
-            self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
 
     def begin_again(self) -> None:
         """Start the next update with a kept state and a new batch file, as after a restart."""
@@ -226,7 +230,9 @@ class Keeper:
                 raise ValueError("its tensors were written over after the step")
             tensors = [tensor for micro in update.micro for tensor in micro.tensors]
             self._bytes_each = sum(tensor.nbytes for tensor in tensors)
+            before = file.num_bytes
             file.append(pieces)
+            self._written_each = file.num_bytes - before
             if file.num_bytes > self._max_file_bytes:
                 self._open(update.step)
         except OSError as error:
@@ -273,9 +279,19 @@ class Keeper:
         for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
             if end <= oldest and not any(first <= step < end for step in events):
                 path.unlink(missing_ok=True)
-        # States and the batches of all ranks, which remove theirs at any time.
-        if sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes:
+        if self._is_full():
             self._thin()
+
+    def _is_full(self) -> bool:
+        """Return whether what is kept exceeds the budget. Without states, every rank looks at its
+        own files only: hundreds of ranks must not ask for the sizes of each other's.
+        """
+        if not self.keeps_states:
+            own = [path for _, path in batch_files(self._folder, self._run.rank)]
+            num_bytes = sum(path.stat().st_size for path in own)
+            return num_bytes * self._run.world_size > self._options.max_bytes
+        # States and the batches of all ranks, which remove theirs at any time.
+        return sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes
 
     def _thin(self) -> None:
         """Remove the oldest kept state and the batches that only it needs. At least one state
@@ -291,24 +307,38 @@ class Keeper:
                     "thin", f"{self.store.folder.directory} cannot be thinned: {error}"
                 )
         if len(files) > 1:
+            if len(states) == 1 and files[1][0] > states[0]:
+                self._guard.tell(
+                    "few batches",
+                    f"the batches since the state after {states[0]} steps exceed max_bytes, so the"
+                    " oldest are removed; a smaller state_every or a larger max_bytes keeps them",
+                )
             with contextlib.suppress(OSError):
                 files[0][1].unlink(missing_ok=True)
 
-    def _is_beyond_budget(self, num_updates: int) -> bool:
-        """Return whether one state exceeds the budget."""
-        if ranks.rank() != 0 or num_updates not in self.store.folder.steps():
-            return False
-        size = self.store.folder.num_bytes(num_updates)
-        allowed = self._options.max_bytes
-        if size <= allowed:
-            return False
-        self.store.folder.remove(num_updates)
+    def _fits(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a state fits into the budget, before it is written; if not, none are kept
+        any more. Every rank must call this.
+        """
+        size = budget.size_of_state(state, self._training.optimizer)
+        self.plan = budget.plan_states(size, self._options)
+        if not ranks.any_rank(not self.plan.num_states):
+            self._saver.keep = Keep(newest=self.plan.num_states)
+            return True
+        self.keeps_states = False
         self._guard.tell(
             "budget",
-            f"no states are kept: one takes {size / 1e6:.1f} MB, and max_bytes allows"
-            f" {allowed / 1e6:.1f}",
+            f"no states are kept: one takes {budget.size_in_words(size)}, and max_bytes allows"
+            f" {budget.size_in_words(self._options.max_bytes)}",
         )
-        return True
+        return False
+
+    def bytes_per_update(self) -> int:
+        """Return how much is written for the batches of an update; 0 if none was written yet. For
+        the opening only: waits for the worker.
+        """
+        self.worker.flush()
+        return self._written_each
 
     def _report(self) -> None:
         for outcome in self._saver.finished():

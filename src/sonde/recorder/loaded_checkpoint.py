@@ -18,6 +18,7 @@ from sonde import ranks
 from sonde.checkpoint import resume_state
 from sonde.checkpoint.digest import Live, take_digest
 from sonde.checkpoint.digest_log import DigestLog, StateDigest, read_digests_of_rank
+from sonde.checkpoint.resume_command import script_checkpoints
 from sonde.checkpoint.resume_report import SAME
 from sonde.errors import SettingError
 from sonde.recorder.hooks import NOBODY
@@ -67,7 +68,7 @@ def loaded_step(training: Training, run: Path, before: int | None) -> int:
     log = read_digests_of_rank(run, ranks.rank())
     step, problem = _find(log, _digest_now(training), before)
     of_ranks = ranks.gather([step, problem])
-    known = known_checkpoints(log.states, before)
+    known = [str(checkpoint) for checkpoint in script_checkpoints(log.states, before)]
     hint = "the run has recorded no checkpoint: call recorder.checkpoint(path) after each"
     if known:
         hint = f"let the script resume from {', '.join(known[-_NUM_NAMED:])}"
@@ -99,18 +100,6 @@ def check_batches(kept: Sequence[int], loaded: int, step: int) -> None:
         cause=f"the batch of step {missing[0]} was not kept",
         hint=hint,
     )
-
-
-def known_checkpoints(states: Sequence[StateDigest], before: int | None) -> list[str]:
-    """Return the checkpoints that a run has recorded, with the step they are of, oldest first."""
-    found: dict[str, int] = {}
-    for state in states:
-        is_early = before is None or state.step < before
-        if state.path and is_early:
-            found.pop(state.path, None)  # one that was written over is of its last step
-            found[state.path] = state.step
-    by_step = sorted(found.items(), key=lambda entry: entry[1])
-    return [f"{path} (after {step} steps)" for path, step in by_step]
 
 
 def _refusal(before: int | None) -> str:

@@ -4,6 +4,7 @@ import logging
 import sys
 from typing import TextIO
 
+from sonde.recorder.budget import size_in_words
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.training import Training
 
@@ -42,15 +43,32 @@ def tell_what_is_watched(training: Training, keeper: Keeper, why_no_rows: str) -
         watched.append("rows")
     elif training.options.spikes.sample_risk is not None:
         missing.append(f"rows ({why_no_rows})")
-    kept = "no states are kept, so steps cannot be replayed"
-    if keeper.keeps_states:
-        options = training.options
-        kept = (
-            f"a state every {options.state_every} steps and all batches, at most"
-            f" {options.max_bytes / 1e9:.3g} GB in {training.run.layout.kept}"
-        )
+    kept = _what_is_kept(training, keeper)
     parts = [f"recording {training.run.directory}: {', '.join(watched)}"]
     if missing:
         parts.append(f"not watched: {', '.join(missing)}")
     parts.append(kept)
     _logger.info("sonde: %s", "; ".join(parts))
+
+
+def _what_is_kept(training: Training, keeper: Keeper) -> str:
+    """Say what is kept, and how far replay reaches back."""
+    options = training.options
+    limit = f"at most {size_in_words(options.max_bytes)} in {training.run.layout.kept}"
+    if keeper.keeps_states and keeper.plan is not None:
+        size, num_states = keeper.plan
+        reach = num_states * options.state_every
+        states = "the last one" if num_states == 1 else f"the last {num_states}"
+        return (
+            f"a state of {size_in_words(size)} every {options.state_every} steps, {states}, and"
+            f" the batches since, {limit}; replay reaches back up to {reach:,} steps"
+        )
+    if not options.keep_batches:
+        return "neither states nor batches are kept, so steps cannot be replayed"
+    each = keeper.bytes_per_update() * training.run.world_size
+    reach = options.max_bytes // each if each else 0
+    batches = f"the batches of about {reach:,} steps" if reach else "batches"
+    return (
+        f"no states are kept, but {batches}, {limit}; replay from a checkpoint of your own: sonde"
+        f" replay {training.run.directory} --step N -- COMMAND, which resumes from it"
+    )

@@ -15,7 +15,7 @@ costs is in benchmarks/flight.py.
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -74,10 +74,8 @@ class Recorder:
         any wrapper and compilation. `decode` converts tokens to text. `sample_ids` returns the
         names of the samples in a batch: numbers, or pairs of dataset and number; a batch that is a
         dict may have them under that key. `config` are the hyperparameters. `on_event` says what to
-        do when the loss jumps or a gradient is not finite: "record", "skip", "stop" or "heal"; and
-        who is told, a function, a command or the URL of a webhook.
-        `named` is everything else with a `state_dict` that the training depends on: scheduler,
-        scaler.
+        do at an event, "record", "skip", "stop" or "heal", and who is told: a function, a command,
+        the URL of a webhook. `named` is everything else with a `state_dict`: scheduler, scaler.
         """
         self._is_off = os.environ.get("SONDE", "").lower() == "off"
         self._is_closed = False
@@ -219,17 +217,19 @@ class Recorder:
         """Whether a step is being run again, at a scene or in a replay."""
         return not self._is_off and self.training.hooks.observer is not self._pipeline
 
-    def checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Record that a checkpoint was written, so that a resume from it can be checked.
-
-        Call it right after writing, on every rank that has a part in it. Calls of `torch.save`
+    def checkpoint(self, path: str | os.PathLike[str], *, resume: Sequence[str] = ()) -> None:
+        """Record that a checkpoint was written: a resume is checked, and steps are replayed from
+        it. Call it right after writing, on every rank that has a part in it. Calls of `torch.save`
         with the weights or the optimizer are noticed without it.
+
+        `resume` are the words that `sonde replay --again` adds to the script's command line to
+        resume from it, such as `["--resume", path]`.
         """
         if self._is_off or self._is_closed:
             return
         step = self._pipeline.num_applied()
         if step is not None:
-            self._pipeline.state_watch.saved(step, os.fspath(path))
+            self._pipeline.state_watch.saved(step, os.fspath(path), [str(word) for word in resume])
 
     def expect(self, *parts: str) -> None:
         """Accept that parts of the state are not as they were when this run resumes, such as

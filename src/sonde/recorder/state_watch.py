@@ -151,9 +151,11 @@ class StateWatch:
             self._following = None  # its beginning is over
 
     @guarded("the digest of a checkpoint is not recorded")
-    def saved(self, step: int, path: str) -> None:
-        """Record the digest of a checkpoint that was written."""
-        self._record(step, "checkpoint", path)
+    def saved(self, step: int, path: str, resume: Sequence[str] = ()) -> None:
+        """Record the digest of a checkpoint that was written, and the words of a command line that
+        resume from it.
+        """
+        self._record(step, "checkpoint", path, resume)
 
     @guarded("the digest of the last state is not recorded")
     def close(self, step: int | None) -> None:
@@ -202,12 +204,12 @@ class StateWatch:
             self._run.event("resume_losses", **finding._asdict())
         self._losses = None
 
-    def _record(self, step: int, reason: str, path: str = "") -> None:
+    def _record(self, step: int, reason: str, path: str = "", resume: Sequence[str] = ()) -> None:
         """Record a digest of the state after `step` updates."""
         if not self._is_open or self._resume is not None:
             return  # what a resume begins with is recorded once it is known to be good
         digest = self._digest(step, reason, path)
-        self._write(digest)
+        self._write(replace(digest, resume=list(resume)))
 
     def _write(self, digest: StateDigest) -> None:
         self._run.records(DIGESTS).append(as_record(digest))
