@@ -16,10 +16,12 @@ from rich.text import Text
 
 from sonde.cli.again import from_checkpoint
 from sonde.cli.terminal import SafeConsole
+from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.replay_order import ReplayOptions, recorded_command
+from sonde.spikes.decoding import Decoder
 from sonde.train.settings import is_built_in
 
 
@@ -32,6 +34,21 @@ class Moved:
     """Current location of the run's data directory, if it has moved."""
     checkpoints: str | None = None
     """Folder or URL of the checkpoints, if they are not where the run recorded them."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Where the text is."""
+
+    data: Path | None = None
+    """Current location of the data directory, if it has moved."""
+    tokenizer: Path | None = None
+    """Tokenizer file to decode with, instead of the one in the data directory."""
+
+    def load_tokenizer(self) -> Decoder | None:
+        """Return the tokenizer given by --tokenizer, or None."""
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
 
 @Parameter(name="*")

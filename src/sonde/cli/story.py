@@ -18,12 +18,18 @@ from rich.text import Text
 
 from sonde.checkpoint.resume_report import EVENT as RESUME_REPORT
 from sonde.checkpoint.resume_report import ResumeReport, read_reports
-from sonde.cli.terminal import print_beside, print_indented
+from sonde.cli.event_list import (
+    about_event,
+    show_cause,
+    show_commands,
+    steps_text,
+    suspect_of,
+    worst_event,
+)
+from sonde.cli.terminal import MAX_WIDTH, print_beside, print_indented
 from sonde.dashboard.folder import ListedRun, OpenRun, RunFolder
-from sonde.dashboard.replaying import how_to_replay, next_commands
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.checks.check_report import report_of
-from sonde.forensics.verdict import Verdict
 from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest
@@ -32,12 +38,11 @@ from sonde.records.values import decode, step_numbers
 from sonde.report import wording
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html.sections import BAD, GOOD
-from sonde.report.marks import RESTART, SUPERSEDED, Mark, worst_marks
+from sonde.report.marks import RESTART, Mark, worst_marks
 from sonde.report.run_curves import LOSS, VALIDATION_LOSS
+from sonde.spikes.spike_log import SpikeLog
 from sonde.train.settings import is_built_in
 
-MAX_WIDTH: Final = 100
-"""Longer lines are hard to read."""
 _NUM_MARKS: Final = 12
 _MAX_COMMAND: Final = 300
 _MAX_COMMANDS: Final = 4
@@ -57,7 +62,8 @@ def show_story(console: Console, run: Path, *, everything: bool = False) -> None
     """Print the answers that people want first. With `everything`, no event is left out."""
     console.width = min(console.width, MAX_WIDTH)
     row = RunFolder(run).row(run.name, run)
-    facts = gather(run, spikes=OpenRun(run).spikes())
+    log = OpenRun(run).spikes()
+    facts = gather(run, spikes=log)
     _show_head(console, facts)
     _show_line(console, "how far", _how_far(row, facts))
     _show_line(console, "how well", _how_well(facts))
@@ -71,9 +77,7 @@ def show_story(console: Console, run: Path, *, everything: bool = False) -> None
     for problem in facts.problems:
         print_indented(console, Text(f"not read: {problem}", style="red"), 2)
     console.print(Text("\nWhat to do next", style="bold"))
-    for what, command in what_next(run, facts)[:_MAX_COMMANDS]:
-        console.print(Text(f"  {what}", style="dim"))
-        console.print(Text(f"    {command}", style="cyan"), soft_wrap=True)
+    show_commands(console, what_next(run, facts, log)[:_MAX_COMMANDS])
 
 
 def in_time_order(marks: Sequence[Mark]) -> list[Mark]:
@@ -166,27 +170,23 @@ def _show_marks(
     shown = [mark for mark in marks if mark.kind != RESUME_REPORT.replace("_", " ")]
     if not shown and not reports:
         console.print(Text("  no event was recorded"))
-    steps = max((len(_steps(mark)) for mark in shown), default=0)
+    steps = max((len(steps_text(mark)) for mark in shown), default=0)
     kinds = max((len(mark.kind) for mark in shown), default=0)
     waiting = list(reports)
     for mark in shown:
         style = "bold red" if mark.is_wrong else "cyan"
-        label = Text.assemble(f"  {_steps(mark):<{steps}}  ", (f"{mark.kind:<{kinds}}  ", style))
+        label = Text.assemble(
+            f"  {steps_text(mark):<{steps}}  ", (f"{mark.kind:<{kinds}}  ", style)
+        )
         report = _report_of(mark, waiting)
         if report is not None:
             waiting.remove(report)
             _show_report(console, label, report)
         else:
             print_beside(console, label, Text(mark.title))
-            _show_cause(console, mark, facts.verdicts)
+            show_cause(console, mark, suspect_of(mark, facts.verdicts))
     for report in waiting:
         _show_report(console, Text(f"  step {report.step:,}  {RESTART}  "), report)
-
-
-def _steps(mark: Mark) -> str:
-    if mark.last > mark.step:
-        return f"step {mark.step:,} to {mark.last:,}"
-    return f"step {mark.step:,}"
 
 
 def _report_of(mark: Mark, reports: Sequence[ResumeReport]) -> ResumeReport | None:
@@ -202,27 +202,6 @@ def _show_report(console: Console, label: Text, report: ResumeReport) -> None:
     for line in rest:
         name = line.strip()[:_LABEL_OF_REPORT]
         print_beside(console, Text(f"    {name}"), Text(line.strip()[_LABEL_OF_REPORT:]))
-
-
-def _show_cause(console: Console, mark: Mark, verdicts: Sequence[Verdict]) -> None:
-    """Print the cause of an event, the sample to blame and the remarks."""
-    if mark.cause:
-        sure = "" if math.isnan(mark.confidence) else f" ({wording.percent(mark.confidence)})"
-        print_indented(console, Text.assemble(("cause: ", "bold"), f"{mark.cause}{sure}"), 4)
-        suspect = _suspect(mark, verdicts) if mark.is_wrong else ""
-        if suspect:
-            print_indented(console, Text(suspect, style="yellow"), 4)
-    if mark.note:
-        print_indented(console, Text(mark.note, style="dim"), 4)
-
-
-def _suspect(mark: Mark, verdicts: Sequence[Verdict]) -> str:
-    """Return where the first sample is from that the verdict on a mark blames."""
-    for verdict in verdicts:
-        if mark.step <= verdict.step <= mark.last and verdict.causes:
-            for suspect in verdict.causes[0].suspects[:1]:
-                return ", ".join(wording.origin(suspect, suspect))
-    return ""
 
 
 def _show_check(console: Console, run: Path) -> None:
@@ -245,7 +224,7 @@ def _show_check(console: Console, run: Path) -> None:
         print_indented(console, Text(result.text), 4)
 
 
-def what_next(run: Path, facts: RunFacts) -> list[tuple[str, str]]:
+def what_next(run: Path, facts: RunFacts, log: SpikeLog) -> list[tuple[str, str]]:
     """Return the commands to run next with what each is for, the most useful first."""
     place = shlex.quote(str(run))
     found: list[tuple[str, str]] = []
@@ -253,35 +232,10 @@ def what_next(run: Path, facts: RunFacts) -> list[tuple[str, str]]:
         found += _how_to_resume(place, facts.manifest)
     event = worst_event(facts.marks)
     if event is not None:
-        found += _about_event(run, facts, event)
+        found += about_event(run, facts.manifest, event, log)
     found.append(("see its curve", f"sonde plot {place}"))
     found.append(("see everything in a browser", f"sonde dashboard {place}"))
     return found
-
-
-def worst_event(marks: Sequence[Mark]) -> Mark | None:
-    """Return the event that went farthest wrong and still stands; one that a rollback has undone
-    only if there is no other.
-    """
-    wrong = [mark for mark in marks if mark.is_wrong and mark.metric]
-    standing = [mark for mark in wrong if SUPERSEDED not in mark.note]
-    found = worst_marks(standing or wrong, 1)
-    return found[0] if found else None
-
-
-def _about_event(run: Path, facts: RunFacts, event: Mark) -> list[tuple[str, str]]:
-    """Return the commands about an event: find its cause, or act on it; then look at it."""
-    found = []
-    if SUPERSEDED not in event.note:
-        replaying = how_to_replay(run, facts.manifest, event.step)
-        has_verdict = bool(event.cause)
-        commands = next_commands(
-            run, event.step, replaying, has_verdict=has_verdict, has_samples=False
-        )
-        # With a verdict, the last one acts on it. Without, the first one finds the cause.
-        found += commands[-1:] if has_verdict else commands[:1]
-    samples = f"sonde spikes {shlex.quote(str(run))} --step {event.step}"
-    return [*found, (f"see the samples of step {event.step:,}", samples)]
 
 
 def _how_to_resume(place: str, manifest: Manifest) -> list[tuple[str, str]]:

@@ -31,6 +31,8 @@ from rich.text import Text
 from sonde.errors import MissingDependency
 from sonde.report.wording import INVISIBLE, visible
 
+MAX_WIDTH: Final = 100
+"""Text is wrapped here on a wider terminal: longer lines are hard to read."""
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
 _WORD: Final = re.compile(r"(\S+)\s*")
@@ -174,6 +176,13 @@ def print_beside(console: Console, label: Text, text: Text) -> None:
         line.rstrip()
         console.print(Text.assemble(begin, line), soft_wrap=True)
         begin = Text(" " * label.cell_len)
+
+
+def print_first_words(console: Console, text: str, indent: int, style: str = "") -> None:
+    """Print the beginning of a text, as much of it as one line holds."""
+    line = Text(" ".join(text.split()), style=style)
+    line.truncate(max(console.width - indent, 1), overflow="ellipsis")
+    console.print(Text.assemble(" " * indent, line), soft_wrap=True)
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:

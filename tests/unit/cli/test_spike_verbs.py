@@ -10,6 +10,7 @@ import pytest
 from sonde.cli.main import run
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
+from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
@@ -43,38 +44,65 @@ def spiked(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_table_names_step_loss_baseline_and_the_worst_text(
+def test_an_event_has_step_loss_expected_file_line_and_text(
     spiked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["spikes", str(spiked)]) == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == [
-        "step",
-        "steps",
-        "kind",
-        "of",
-        "value",
-        "baseline",
-        "z",
-        "dataset",
-        "sample",
-        "text",
-    ]
-    assert row.split() == [
-        "4",
-        "1",
-        "spike",
-        "loss",
-        "9",
-        "2",
-        "4.0",
-        "train",
-        "3",
-        "target",
-        "of",
-        "line",
-        "4",
-    ]
+    event, place, text, *rest = capsys.readouterr().out.splitlines()
+    assert event.startswith("step 4  spike  loss 9, expected 2 ")
+    assert place.strip().startswith("train 3, ")
+    assert place.endswith("t.de:4")
+    assert text.strip() == "target of line 4"
+    assert f"    sonde spikes {spiked} --step 4" in rest
+
+
+def test_an_event_has_the_cause_that_a_verdict_names(
+    spiked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = Cause(cause="garbled_text", confidence=0.9, title="It is garbled.")
+    write_verdict(spiked, Verdict(run_id="x", step=4, causes=(cause,)))
+    assert run(["spikes", str(spiked)]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "cause: It is garbled. (90%)" in lines
+    assert f"sonde rollback {spiked} --step 4" in lines
+
+
+def test_a_path_stays_whole_on_a_narrow_terminal(
+    spiked: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(["spikes", str(spiked)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{spiked.parent / 't.de'}:4" in [line.split()[-1] for line in lines if line.strip()]
+
+
+def test_of_many_events_the_farthest_are_listed_unless_all_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = SpikeSettings(rule=ThresholdRule(above=5.0))
+    with (
+        Run(tmp_path / "run") as a_run,
+        SpikeRecorder(a_run.records("spikes"), settings=settings) as recorder,
+    ):
+        for step in range(1, 901):
+            recorder.observe(step, 1.0 if step % 30 else 9.0)
+    assert run(["spikes", str(tmp_path / "run")]) == 0
+    brief = capsys.readouterr().out
+    assert run(["spikes", str(tmp_path / "run"), "--all"]) == 0
+    full = capsys.readouterr().out
+    assert brief.count("  spike  ") == 20
+    assert full.count("  spike  ") == 30
+    assert "10 more" in brief
+
+
+def test_what_belongs_to_atorch_stands_under_its_name_in_the_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["spikes", "--help"]) == 0
+    before, _, after = capsys.readouterr().out.partition("ATorch")
+    for option in ("--dataset", "--sample-len", "--min-iter", "--min-loss", "--details"):
+        assert option not in before
+        assert option in after
 
 
 def test_a_step_shows_its_samples_worst_first_with_their_lines(
@@ -187,7 +215,7 @@ def test_skip_writes_the_list_and_says_what_is_on_it(
     spiked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["skip", str(spiked), "--step", "4", "--worst", "1"]) == 0
-    assert capsys.readouterr().out == f"1 samples added to {spiked}/skip-list.txt\ntrain: 3\n"
+    assert capsys.readouterr().out == f"1 sample added to {spiked}/skip-list.txt\ntrain: 3\n"
     assert run(["skip", str(spiked), "--step", "4"]) == 0
     assert "1 were in it already" in capsys.readouterr().out
     assert run(["skip", str(spiked), "--step", "4", "--json"]) == 0

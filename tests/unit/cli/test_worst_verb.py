@@ -48,16 +48,50 @@ def trained(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_table_has_text_trend_and_those_that_say_the_same(
+def test_only_what_stands_out_is_shown_with_text_trend_and_duplicates(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli(["worst", str(trained), "--num", "2"]) == 0
-    header, first, second, last = capsys.readouterr().out.splitlines()
-    assert header.split() == ["mean", "last", "times", "trend", "sample", "same", "text"]
-    assert first.split()[2:5] == ["20", "never", "learnt"]
-    assert first.split()[-4:] == ["+1", "target", "of", "nonsense"]
-    assert second.split()[3:6] == ["learnt", "train", "5,"]
-    assert last.startswith("of 400 samples")
+    assert run_cli(["worst", str(trained)]) == 0
+    headline, _, first, _, place, text, *rest = capsys.readouterr().out.splitlines()
+    assert headline.startswith("2 of 400 samples")
+    assert "never learnt" in first
+    assert "1 other" in first
+    assert place.endswith(("t.de:78", "t.de:79"))
+    assert text.strip() == "target of nonsense"
+    assert [line[:3] for line in rest if line[:2] in ("2.", "3.")] == ["2. "]
+    assert f"    sonde worst {trained} --skip" in rest
+
+
+def test_more_are_listed_if_a_number_is_given(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(["worst", str(trained), "--num", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert [place for place in "1234" if f"\n{place}. " in printed] == ["1", "2", "3"]
+
+
+def test_nothing_is_shown_or_skipped_if_nothing_stands_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(3)
+    with Run(tmp_path / "run") as run:
+        recorder = run.spikes()
+        for step in range(1, 301):
+            losses = generator.normal(3, 0.3, 8)
+            rows = range(8 * step, 8 * step + 8)
+            recorder.observe(
+                step,
+                float(losses.mean()),
+                sample_ids=[("train", row) for row in rows],
+                sample_losses=losses,
+            )
+    assert run_cli(["worst", str(tmp_path / "run"), "--skip"]) == 0
+    printed = capsys.readouterr().out
+    assert "None of" in printed
+    assert "1. " not in printed
+    assert not (tmp_path / "run" / "skip-list.txt").exists()
+    assert run_cli(["worst", str(tmp_path / "run"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["worst"]) == 20
 
 
 def test_json_and_csv_say_the_same(

@@ -4,7 +4,7 @@ text.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sonde.report import wording
 from sonde.report.facts import HOTTEST, EventFacts
@@ -12,7 +12,6 @@ from sonde.report.html.markup import Child, Markup, bar, group, left_out, note, 
 from sonde.report.marks import SAMPLE, Mark
 from sonde.spikes.decoding import DecodedSample
 from sonde.spikes.ledger_log import WorstSample
-from sonde.spikes.spike_log import RecordedSpike
 
 _MAX_LISTED: Final = 500
 _MAX_TOKENS: Final = 1500
@@ -53,29 +52,6 @@ def event_row(mark: Mark) -> list[Child]:
         cause = f"{cause} ({wording.percent(mark.confidence)})"
     kind = tag("span", mark.kind, class_=f"kind {mark.tone}")
     return [length if length > 1 else "", kind, mark.title, z, peak, cause, mark.note]
-
-
-def spike_row(spike: RecordedSpike) -> list[Any]:
-    """Return step, length, kind, metric, value, expected value, z, peak and notes of a spike."""
-    event = spike.event
-    notes = [f"seen {spike.num_seen} times"] if spike.num_seen > 1 else []
-    notes += ["not over when recording ended"] if spike.is_over is False else []
-    length = event.last_step - event.first_step + 1
-    metric = event.metric.replace("_", " ")
-    expected = "" if math.isnan(event.baseline) else event.baseline
-    z = "" if math.isnan(event.z) else f"{event.z:.1f}"
-    peak = f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else ""
-    return [
-        event.first_step,
-        length,
-        event.kind,
-        metric,
-        event.value,
-        expected,
-        z,
-        peak,
-        ", ".join(notes),
-    ]
 
 
 def worst_samples(found: Sequence[WorstSample], num_outlying: int | None = None) -> Markup | None:
