@@ -142,8 +142,8 @@ def fill_checkpoint(storage: Storage, document: bytes, tensors: Payload) -> None
 def write_files(storage: Storage, files: Mapping[str, Payload]) -> Entries:
     """Write files in the given order; return the size and digest of each."""
     return {
-        name: {"num_bytes": len(one), "sha256": storage.write(name, one)}
-        for name, one in files.items()
+        name: {"num_bytes": len(payload), "sha256": storage.write(name, payload)}
+        for name, payload in files.items()
     }
 
 

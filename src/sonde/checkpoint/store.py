@@ -142,9 +142,10 @@ class CheckpointStore:
                 of_ranks = ranks.gather(entries, group)
                 if rank > 0:
                     return None
-                write_checksums(
-                    place, {name: one for entries in of_ranks for name, one in entries.items()}
-                )
+                all_entries = dict[str, Any]()
+                for of_rank in of_ranks:
+                    all_entries |= of_rank
+                write_checksums(place, all_entries)
             return self.folder.where(step)
 
         return write

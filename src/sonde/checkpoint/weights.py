@@ -127,10 +127,12 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def _forms(weights: Mapping[str, Any], *, with_types: bool = False) -> dict[str, str]:
-    return {
-        name: f"{list(one.shape)}{f' {one.dtype}' if with_types else ''}"
-        for name, one in weights.items()
-    }
+    """Return the shape of each tensor as text, and its data type if that is asked for."""
+    forms = {}
+    for name, tensor in weights.items():
+        shape = str(list(tensor.shape))
+        forms[name] = f"{shape} {tensor.dtype}" if with_types else shape
+    return forms
 
 
 def check_fit(

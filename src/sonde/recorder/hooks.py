@@ -34,10 +34,8 @@ _norm_listeners: list[Callable[[Any, Any], None]] = []
 class Observer(ABC):
     """Receives what the hooks see. Each method does nothing unless it is overridden."""
 
-    def forward_begins(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
-    ) -> None:
-        """The model is called with gradients enabled, in training mode or not."""
+    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
+        """The model is called with gradients enabled; `trains` is whether in training mode."""
 
     def forward_ends(self, output: Any) -> None:
         """The model returned."""

@@ -183,16 +183,7 @@ class Judgement:
 
     def report_skips(self, update: Update, count: int) -> None:
         """Report that a gradient scaler has skipped many updates in a row."""
-        self.quiet.tell(
-            QuietFinding(
-                kind=SCALER_SKIPS,
-                step=update.step,
-                sentence=f"the gradient scaler has skipped {count} updates in a row, so nothing is"
-                " learnt",
-                look_at="what overflows at any scale: a loss or a gradient that is not finite",
-            ),
-            update.loss,
-        )
+        self.quiet.tell(_many_skips(update.step, count), update.loss)
 
     def _judge_known(self, update: Update) -> None:
         """Judge an update whose numbers are known."""
@@ -328,6 +319,16 @@ class Judgement:
             )
             verdict = write_first_verdict(self._run, headline, judged, evidence, started)
             self._alerts.sample(headline, verdict)
+
+
+def _many_skips(step: int, count: int) -> QuietFinding:
+    """Return the finding that a gradient scaler has skipped `count` updates in a row."""
+    return QuietFinding(
+        kind=SCALER_SKIPS,
+        step=step,
+        sentence=f"the gradient scaler has skipped {count} updates in a row, so nothing is learnt",
+        look_at="what overflows at any scale: a loss or a gradient that is not finite",
+    )
 
 
 def _what_jumped(update: Update) -> str:

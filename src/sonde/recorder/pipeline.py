@@ -125,9 +125,7 @@ class Pipeline(Observer):
             self._loss_is_known(update.micro[-1], loss, token_losses)
 
     def gradients_ready(self) -> None:
-        """Judge the update after backward and before anything changes: now if its loss is known,
-        otherwise when the step function has returned it.
-        """
+        """Judge the update after backward and before anything changes, if its loss is known."""
         update = self._update
         if update is None or update.stage is not _COLLECTING or not update.micro:
             return
@@ -161,10 +159,8 @@ class Pipeline(Observer):
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
             update.stage = _APPLIED
-        is_over = last
-        if last is None:
-            is_over = update.stage is _APPLIED or self._scaler.has_updated
-        if is_over:
+        has_ended = update.stage is _APPLIED or self._scaler.has_updated
+        if last or (last is None and has_ended):
             self._record(returned)
 
     @guarded("this step is not recorded")
@@ -217,12 +213,10 @@ class Pipeline(Observer):
     # What the hooks see (hooks.py).
 
     @guarded("forward passes are not recorded")
-    def forward_begins(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
-    ) -> None:
+    def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         """Hold the arguments of a forward pass. Outside a step function, it begins a batch."""
         if not self.is_inside:
-            if not is_training:
+            if not trains:
                 return  # an evaluation between steps
             if self._update is not None and self._update.stage is _APPLIED:
                 self.end_update()

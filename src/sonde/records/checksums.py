@@ -57,18 +57,27 @@ def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list
         return [f"it cannot be listed ({error.strerror or error})"]
     problems = [f"{name}: not in the manifest" for name in found if name not in expected]
     for name, entry in expected.items():
-        try:
-            if name not in found:
-                problems.append(f"{name}: missing")
-            elif found[name] != entry["num_bytes"]:
-                problems.append(f"{name}: {found[name]} bytes, should be {entry['num_bytes']}")
-            elif not only_sizes:
-                with storage.open(name) as file:
-                    is_same = stream_digest(file) == entry["sha256"]
-                problems += [] if is_same else [f"{name}: its bytes changed (SHA-256 differs)"]
-        except OSError as error:
-            problems.append(f"{name}: cannot be read ({error.strerror or error})")
+        if name not in found:
+            problems.append(f"{name}: missing")
+        elif found[name] != entry["num_bytes"]:
+            problems.append(f"{name}: {found[name]} bytes, should be {entry['num_bytes']}")
+        elif not only_sizes:
+            problems += _problems_of_content(storage, name, entry["sha256"])
     return problems
+
+
+def _problems_of_content(storage: Storage, name: str, expected: object) -> list[str]:
+    """Return what is wrong with the bytes of a file whose SHA-256 is expected; empty if nothing
+    is.
+    """
+    try:
+        with storage.open(name) as file:
+            digest = stream_digest(file)
+    except OSError as error:
+        return [f"{name}: cannot be read ({error.strerror or error})"]
+    if digest != expected:
+        return [f"{name}: its bytes changed (SHA-256 differs)"]
+    return []
 
 
 def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:

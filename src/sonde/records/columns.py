@@ -80,8 +80,8 @@ class Columns:
         """
         rows = self._grow(steps)
         if set(map(type, data)) != {dict}:
-            rows = rows[[type(one) is dict for one in data]]
-            data = [one for one in data if type(one) is dict]
+            rows = rows[[type(numbers) is dict for numbers in data]]
+            data = [numbers for numbers in data if type(numbers) is dict]
         self._add_objects(rows, data, "", 1, decoded)
 
     def add_metric(self, steps: list[Any], metric: str, values: list[Any]) -> None:

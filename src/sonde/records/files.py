@@ -198,16 +198,14 @@ def _what_it_is(found: os.stat_result) -> str:
 
 
 def _check_regular(found: os.stat_result, path: Path | str) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        is_link = stat.S_ISLNK(found.st_mode)
-        code = (
-            errno.ELOOP
-            if is_link
-            else errno.EISDIR
-            if stat.S_ISDIR(found.st_mode)
-            else errno.EINVAL
-        )
-        raise OSError(code, f"it is {_what_it_is(found)}, not a regular file", os.fspath(path))
+    if stat.S_ISREG(found.st_mode):
+        return
+    code = errno.EINVAL
+    if stat.S_ISLNK(found.st_mode):
+        code = errno.ELOOP
+    elif stat.S_ISDIR(found.st_mode):
+        code = errno.EISDIR
+    raise OSError(code, f"it is {_what_it_is(found)}, not a regular file", os.fspath(path))
 
 
 def write_file(path: Path, payload: bytes) -> None:

@@ -116,9 +116,10 @@ def open_database(path: Path, *, afresh: bool = False) -> sqlite3.Connection:
     if any(os.path.lexists(file) and (file.is_symlink() or not file.is_file()) for file in files):
         return connect(IN_MEMORY)
     for is_discarded in (afresh, True):
-        for one in files if is_discarded else ():
-            with contextlib.suppress(OSError):
-                one.unlink()
+        if is_discarded:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    file.unlink()
         try:
             return connect(path)
         except sqlite3.OperationalError:
@@ -321,7 +322,9 @@ def _add_block(columns: Columns, scanner: LineScanner, block: bytes) -> list[int
     is_plain = block.isascii() and b"\\" not in block and num_control == block.count(b"\n")
     plain = decode_block(_decoder, block) if is_plain else None
     if plain is not None:
-        columns.add([one.step for one in plain], [one.data for one in plain], decoded=False)
+        steps = [record.step for record in plain]
+        data = [record.data for record in plain]
+        columns.add(steps, data, decoded=False)
         *offsets, scanner.offset = accumulate(
             [len(line) + 1 for line in block.split(b"\n")], initial=scanner.offset
         )

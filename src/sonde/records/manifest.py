@@ -85,7 +85,7 @@ class Manifest:
     """Fields of a newer version of the format."""
 
 
-_KNOWN: Final = frozenset(one.name for one in dataclasses.fields(Manifest)) - {"other"}
+_KNOWN: Final = frozenset(field.name for field in dataclasses.fields(Manifest)) - {"other"}
 _WRITTEN: Final = _KNOWN | {"format", "version", "_crc"}
 
 _moved_to: Final[list[str]] = []
@@ -100,9 +100,9 @@ def new_run_id() -> str:
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Replace run.json of the run directory `root`."""
     content = {
-        one.name: getattr(manifest, one.name)
-        for one in dataclasses.fields(Manifest)
-        if one.name != "other"
+        field.name: getattr(manifest, field.name)
+        for field in dataclasses.fields(Manifest)
+        if field.name != "other"
     }
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     for name, value in (content | manifest.other).items():

@@ -192,7 +192,9 @@ def damage_text(num_bad: int) -> str:
     """Return the standard text for unreadable lines, such as "3 damaged lines"; empty if there are
     none.
     """
-    return f"{num_bad:,} damaged line{'' if num_bad == 1 else 's'}" if num_bad else ""
+    if num_bad == 0:
+        return ""
+    return "1 damaged line" if num_bad == 1 else f"{num_bad:,} damaged lines"
 
 
 def read_records(path: Path | str, *, offset: int = 0) -> LineScanner:

@@ -88,17 +88,16 @@ class ReplayOptions:
     @property
     def changes(self) -> tuple[str, ...]:
         """What differs from the run in the replayed step, one sentence each."""
-        sentences = ["the step is made in float32"] if self.float32 else []
-        sentences += (
-            [f"the weights are those after step {self.weights_from}"]
-            if self.weights_from is not None
-            else []
-        )
-        sentences += (
-            [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []
-        )
-        sentences += [f"without {', '.join(self.drop)}"] if self.drop else []
-        return tuple(f"{one}, as asked" for one in sentences)
+        sentences = []
+        if self.float32:
+            sentences.append("the step is made in float32")
+        if self.weights_from is not None:
+            sentences.append(f"the weights are those after step {self.weights_from}")
+        if self.swap_batch is not None:
+            sentences.append(f"the batch is that of step {self.swap_batch}")
+        if self.drop:
+            sentences.append(f"without {', '.join(self.drop)}")
+        return tuple(f"{sentence}, as asked" for sentence in sentences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -246,8 +246,8 @@ class UrlStorage:
         except FileNotFoundError:
             return {}
         names = {
-            path[len(self._root) + 1 :]: int(one["size"] or 0)
-            for path, one in sorted(found.items())
+            path[len(self._root) + 1 :]: int(details["size"] or 0)
+            for path, details in sorted(found.items())
         }
         return {name: size for name, size in names.items() if _is_name(name)}
 
@@ -316,8 +316,8 @@ class UrlStorage:
         self.delete(new_name)
         old = self.at(name)
         new = self.at(new_name)
-        for one in sorted(old.sizes(), key=lambda one: one == MANIFEST):
-            self._ask("copy", old._path(one), new._path(one))
+        for file in sorted(old.sizes(), key=lambda file: file == MANIFEST):
+            self._ask("copy", old._path(file), new._path(file))
         self.delete(name)
 
     def delete(self, name: str) -> None:
@@ -325,8 +325,8 @@ class UrlStorage:
         owner.
         """
         doomed = self.at(name)
-        for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == IDENTITY)):
-            doomed.remove(one)
+        for file in sorted(doomed.sizes(), key=lambda file: (file != MANIFEST, file == IDENTITY)):
+            doomed.remove(file)
 
     def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  free space is unknown
         """Check only that the server answers: free space is unknown."""

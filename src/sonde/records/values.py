@@ -308,7 +308,9 @@ def _is_plain_key(key: object) -> bool:
 def _real(number: float) -> object:
     if math.isfinite(number):
         return number
-    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
 
 
 def as_text(value: object) -> str:

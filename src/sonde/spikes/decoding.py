@@ -169,20 +169,20 @@ def find_origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]
 def describe_datasets(datasets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Describe the files of each dataset, except datasets that are not sonde's own."""
     described: dict[str, dict[str, Any]] = {}
-    for name, one in datasets.items():
-        if isinstance(one, PairDataset):
+    for name, dataset in datasets.items():
+        if isinstance(dataset, PairDataset):
             described[name] = {
                 "kind": "pairs",
-                "source": _describe(one.source),
-                "target": _describe(one.target),
+                "source": _describe(dataset.source),
+                "target": _describe(dataset.target),
             }
-        elif isinstance(one, BlockDataset):
-            tokens = _describe(one.target)
+        elif isinstance(dataset, BlockDataset):
+            tokens = _describe(dataset.target)
             described[name] = {
                 "kind": "blocks",
                 "tokens": tokens,
-                "block_size": one.block_size,
-                "mode": one.mode,
+                "block_size": dataset.block_size,
+                "mode": dataset.mode,
             }
     return described
 

@@ -130,10 +130,11 @@ class SampleKeys:
         if key & _HASHED:
             return "", self.texts.get(key, f"#{key & (_HASHED - 1):016x}")
         number = key >> _NUMBER_BITS
-        dataset = next(
-            (name for name, one in self.datasets.items() if one == number), f"dataset {number}"
-        )
-        return dataset, key & ((1 << _NUMBER_BITS) - 1)
+        sample = key & ((1 << _NUMBER_BITS) - 1)
+        for name, code in self.datasets.items():
+            if code == number:
+                return name, sample
+        return f"dataset {number}", sample
 
     def code(self, dataset: str) -> int:
         """Return the number of a dataset, assigning one if it is new."""
@@ -152,12 +153,13 @@ class SampleKeys:
         large = numbers >= 1 << _NUMBER_BITS
         return numbers.astype(np.uint64) | np.where(large, np.uint64(_HASHED), code), numbers >= 0
 
-    def _of_one(self, one: Any) -> int | None:
-        dataset, name = (
-            one
-            if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2
-            else ("", one)
-        )
+    def _of_one(self, sample_id: Any) -> int | None:
+        """Return the key of a sample that is named by itself, or with its dataset."""
+        dataset = ""
+        name = sample_id
+        is_sequence = isinstance(sample_id, Sequence) and not isinstance(sample_id, str)
+        if is_sequence and len(sample_id) == 2:
+            dataset, name = sample_id
         if isinstance(name, (int, np.integer)):
             keys, good = self._of_numbers(
                 str(dataset), np.array([int(name) & (_HASHED - 1) if name >= 0 else -1])
@@ -298,41 +300,22 @@ def decode(block: Block) -> SampleColumns:
     malicious block.
     """
     are_visits = block.kind in KINDS_OF_VISITS
-    columns = [
-        np.empty(min(block.num_rows, MAX_ROWS), kind)
-        for kind in (_OF_VISITS if are_visits else _OF_ROWS)
-    ]
+    kinds = _OF_VISITS if are_visits else _OF_ROWS
     has_first_key = block.kind not in (PLAIN_ROWS, PLAIN_VISITS)
-    if block.num_columns != len(columns) + has_first_key:
-        raise ValueError(f"a block has {block.num_columns} columns")
-    place = block.num_columns * _COLUMN.size
-    size = block.num_rows
-    # In many rows, some column always differs: a block that claims otherwise was made to exhaust
-    # memory.
-    if place > len(block.payload) or size > max(8 * len(block.payload), _FEW_ROWS):
-        raise ValueError("a block is shorter than its columns")
-    heads = list(_COLUMN.iter_unpack(block.payload[:place]))
-    widths = [width for _, width in heads[: len(columns)]]
-    is_deflated = block.kind in (ROWS, VISITS)
-    num_raw = sum(max(width - is_deflated, 0) for width in widths)
-    planes = [
-        block.payload[start : start + size] for start in range(place, place + num_raw * size, size)
-    ]
-    highest: list[Any] = []
-    if is_deflated:
-        plane = zlib.decompressobj(-15).decompress(
-            block.payload[place + num_raw * size :], 8 * size + 1
-        )
-        highest = [plane[start : start + size] for start in range(0, len(plane), size or 1)]
-    for column, width, (least, _) in zip(columns, widths, heads, strict=False):
-        digits = column.view(np.uint8).reshape(size, column.itemsize)
+    num_heads = len(kinds) + 1 if has_first_key else len(kinds)
+    heads = _heads_of(block, num_heads)
+    planes = _planes_of(block, [width for _, width in heads[: len(kinds)]])
+    columns = []
+    for kind, (least, width) in zip(kinds, heads, strict=False):
+        column = np.empty(min(block.num_rows, MAX_ROWS), kind)
+        digits = column.view(np.uint8).reshape(block.num_rows, column.itemsize)
         digits[:] = 0
         for digit in range(width):
-            source = highest if highest and digit == width - 1 else planes
-            digits[:, digit] = np.frombuffer(source.pop(0), np.uint8)
+            digits[:, digit] = planes.next(is_highest=digit == width - 1)
         unsigned = column.view(f"<u{column.itemsize}")
         unsigned += unsigned.dtype.type(least & int(np.iinfo(unsigned.dtype).max))
-    if size and has_first_key:
+        columns.append(column)
+    if block.num_rows and has_first_key:
         columns[0][0] = heads[-1][0]
         np.cumsum(columns[0], out=columns[0])
     if are_visits:
@@ -344,6 +327,50 @@ def decode(block: Block) -> SampleColumns:
     if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
         raise ValueError("rows are not in order, or were never seen")
     return rows
+
+
+def _heads_of(block: Block, num_heads: int) -> list[tuple[int, int]]:
+    """Return the least value of each column and its width in bytes, and after them the first key.
+    Raises ValueError if the block cannot hold what it claims.
+    """
+    if block.num_columns != num_heads:
+        raise ValueError(f"a block has {block.num_columns} columns")
+    end = num_heads * _COLUMN.size
+    # In many rows, some column always differs: a block that claims otherwise was made to exhaust
+    # memory.
+    if end > len(block.payload) or block.num_rows > max(8 * len(block.payload), _FEW_ROWS):
+        raise ValueError("a block is shorter than its columns")
+    return list(_COLUMN.iter_unpack(block.payload[:end]))
+
+
+class _Planes(NamedTuple):
+    """The bytes of all columns, in order: a plane holds one byte of every row."""
+
+    plain: list[Any]
+    highest: list[Any]
+    """The planes of highest bytes, if they are deflated; empty if they are among the others."""
+
+    def next(self, *, is_highest: bool) -> NDArray[np.uint8]:
+        """Take the next plane: the highest one of a column, or another one."""
+        planes = self.highest if self.highest and is_highest else self.plain
+        return np.frombuffer(planes.pop(0), np.uint8)
+
+
+def _planes_of(block: Block, widths: Sequence[int]) -> _Planes:
+    """Cut the payload of a block, whose columns have these widths, into planes."""
+    size = block.num_rows
+    is_deflated = block.kind in (ROWS, VISITS)
+    num_plain = sum(widths)
+    if is_deflated:  # the highest plane of each column comes after all others
+        num_plain = sum(max(width - 1, 0) for width in widths)
+    start = block.num_columns * _COLUMN.size
+    end = start + num_plain * size
+    plain = [block.payload[place : place + size] for place in range(start, end, size)]
+    if not is_deflated:
+        return _Planes(plain, [])
+    inflated = zlib.decompressobj(-15).decompress(block.payload[end:], 8 * size + 1)
+    highest = [inflated[place : place + size] for place in range(0, len(inflated), size or 1)]
+    return _Planes(plain, highest)
 
 
 def scan_blocks(data: bytes | mmap.mmap) -> Iterator[Block | None]:

@@ -31,9 +31,9 @@ from sonde.spikes.ledger_blocks import Block, SampleColumns, SampleKeys, by_samp
 from sonde.spikes.spike_log import RankedSample
 
 HIGH: Final = 3.0
-"""A sample this many deviations above samples of its length is not learned."""
+"""A sample this many deviations above samples of its length is not learnt."""
 LOW: Final = 2.0
-"""A sample below this many deviations is learned."""
+"""A sample below this many deviations is learnt."""
 LEARNT: Final = "learnt"
 FORGOTTEN: Final = "forgotten"
 NEVER_LEARNT: Final = "never learnt"
@@ -48,7 +48,7 @@ _DAMAGE: Final = (
     RecursionError,
     zlib.error,
 )
-"""The exceptions that a malicious block can raise."""
+"""The exceptions that a damaged or malicious block can raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,13 @@ class SampleHistory:
         if self.count < 2:
             return ""
         before = (self.mean * self.count - self.last) / (self.count - 1)
-        if before >= HIGH:
-            return LEARNT if self.last < LOW else NEVER_LEARNT if self.last >= HIGH else ""
-        return FORGOTTEN if before < LOW and self.last >= HIGH else ""
+        if before >= HIGH and self.last < LOW:
+            return LEARNT
+        if before >= HIGH and self.last >= HIGH:
+            return NEVER_LEARNT
+        if before < LOW and self.last >= HIGH:
+            return FORGOTTEN
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +187,8 @@ class RankLedger:
             self.datasets |= dict(names.get("data") or {})
         elif block.kind == blocks.BASE:
             base = json.loads(bytes(block.payload))
-            self.generation, self.base_step = int(base["generation"]), int(base["last_step"])
+            self.generation = int(base["generation"])
+            self.base_step = int(base["last_step"])
         elif block.kind == blocks.REWIND:
             # the base cannot be split any more
             step = int(json.loads(bytes(block.payload))["step"])
@@ -228,15 +233,16 @@ def _scan_file(path: Path) -> list[Block | None]:
 
 def _with_codes(rows: SampleColumns, theirs: SampleKeys, ours: SampleKeys) -> SampleColumns:
     """Renumber the datasets in the rows of a rank to match those of all ranks."""
-    changed = {number: ours.code(name) for name, number in theirs.datasets.items()}
+    our_code_of = {code: ours.code(name) for name, code in theirs.datasets.items()}
     ours.texts |= theirs.texts
-    if all(number == code for number, code in changed.items()):
+    if all(their_code == our_code for their_code, our_code in our_code_of.items()):
         return rows
     table = np.arange(1 << 16, dtype=np.uint64)
-    table[list(changed)] = list(changed.values())
-    number = rows.keys >> np.uint64(48)
-    rest = rows.keys & np.uint64((1 << 48) - 1)
-    return SampleColumns((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows[1:])
+    table[list(our_code_of)] = list(our_code_of.values())
+    their_codes = rows.keys >> np.uint64(48)
+    numbers = rows.keys & np.uint64((1 << 48) - 1)
+    our_codes = table[their_codes.astype(np.intp)]
+    return SampleColumns((our_codes << np.uint64(48)) | numbers, *rows[1:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,7 +270,10 @@ class Worst:
 
     def samples(self) -> list[SampleHistory]:
         """Return all samples, including duplicates."""
-        return [one for entry in self.entries for one in (entry.history, *entry.duplicates)]
+        samples = []
+        for entry in self.entries:
+            samples += [entry.history, *entry.duplicates]
+        return samples
 
 
 def read_worst(

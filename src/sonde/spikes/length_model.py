@@ -81,7 +81,8 @@ class LengthModel:
         self._scale = np.ones(_NUM_BINS)
         self._usual_scale = 1.0
         # By length: the factor for a loss above the level, and the offset subtracted afterwards.
-        self._factors, self._offsets = np.ones(1), np.zeros(1)
+        self._factors = np.ones(1)
+        self._offsets = np.zeros(1)
         self._listed_factors = [1.0]
         self._listed_offsets = [0.0]
         self._new: list[tuple[Counts | list[int] | None, NDArray[np.float64] | list[float]]] = []
@@ -222,7 +223,8 @@ class LengthModel:
         bins = _BIN_OF[: _END_OF_BIN[changes[-1] + 1] if len(changes) else 1]
         self._factors = (1 / scale)[bins]
         self._offsets = (center / scale)[bins]
-        self._listed_factors, self._listed_offsets = self._factors.tolist(), self._offsets.tolist()
+        self._listed_factors = self._factors.tolist()
+        self._listed_offsets = self._offsets.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (15 kB)."""

@@ -210,7 +210,7 @@ class RobustRule(Rule):
 
     def pack(self, state: RobustState) -> dict[str, Any]:
         """Convert a state to plain data (4 kB as JSON)."""
-        return {one.name: _packed(getattr(state, one.name)) for one in fields(state)}
+        return {field.name: _packed(getattr(state, field.name)) for field in fields(state)}
 
     def unpack(self, packed: Mapping[str, Any]) -> RobustState:
         """Restore a state from plain data."""

@@ -137,14 +137,11 @@ class SampleTail:
         highest = max(places[2], high + 1)
         rarities = [-math.log(max(float(shares[place]), 1e-9)) for place in (low, high, highest)]
         edges = [float(_EDGES[place]) for place in (low, high, highest)]
-        power = next(
-            (
-                one
-                for one in _TAIL_POWERS
-                if edges[2] <= _HEAVIER * _reached(rarities[2], edges, rarities, one)
-            ),
-            _TAIL_POWERS[-1],
-        )
+        power = _TAIL_POWERS[-1]
+        for candidate in _TAIL_POWERS:
+            if edges[2] <= _HEAVIER * _reached(rarities[2], edges, rarities, candidate):
+                power = candidate
+                break
         doubt = _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples)
         return _reached(-math.log(risk), edges, rarities, power, doubt)
 
@@ -154,7 +151,8 @@ class SampleTail:
 
     def unpack(self, state: Sequence[Any]) -> None:
         """Restore from plain data."""
-        self._num_seen, self._num_samples = int(state[0]), float(state[1])
+        self._num_seen = int(state[0])
+        self._num_samples = float(state[1])
         self._counts = unpacked(state[2], np.float64, _TAIL_BINS)
 
 
@@ -228,15 +226,13 @@ class SampleWatch:
             return np.zeros(0), None, None
         model = self.model
         root = math.sqrt(number)
-        z = (
-            model.z_of_few(lengths, losses)
-            if isinstance(losses, list)
-            else model.z(lengths, losses)
-        )
-        if isinstance(z, list):
+        z: NDArray[np.float64] | list[float]
+        if isinstance(losses, list):
+            z = model.z_of_few(lengths, losses)
             highest = max(z)
             total = sum(z)
         else:
+            z = model.z(lengths, losses)
             highest = z.item(z.argmax())
             total = float(np.add.reduce(z))
         found = None
@@ -253,9 +249,10 @@ class SampleWatch:
             learnable = keep if found is None else np.isfinite(z)
             good = np.minimum(z[learnable], _WILDEST)
             lengths = None if lengths is None else lengths[learnable]
-        model.follow(
-            (scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root
-        )
+        followed = scaled
+        if scaled >= _FOLLOWED:
+            followed = min(scaled, max(_FOLLOWED, root / 2))
+        model.follow(followed / root)
         learnt = model.learn(lengths, good)
         if learnt is not None and model.is_ready:
             self._tail.learn(learnt)

@@ -336,7 +336,7 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
         found = log.at(step).samples(step)
     else:
         found = log.samples_at(step)
-    wanted = as_skip_list((one.dataset, one.sample) for one in found[:worst])
+    wanted = as_skip_list((sample.dataset, sample.sample) for sample in found[:worst])
     chosen = "all samples" if worst is None else f"the worst {worst} samples"
     return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
 

@@ -101,7 +101,7 @@ def released(held: Any) -> Any:
     if callable(held):
         held = held()
     if isinstance(held, (list, tuple)):
-        return [one.tolist() if hasattr(one, "tolist") else one for one in held]
+        return [part.tolist() if hasattr(part, "tolist") else part for part in held]
     return held.tolist() if hasattr(held, "tolist") else held
 
 
@@ -245,11 +245,10 @@ class StepEntry:
         counts = released(self.token_counts)
         if rows is None or row >= len(rows):
             return None
-        tokens = released(rows[row])
-        return [
-            round(one, _DIGITS)
-            for one in (tokens if counts is None else tokens[: int(counts[row])])
-        ]
+        losses = released(rows[row])
+        if counts is not None:
+            losses = losses[: int(counts[row])]
+        return [round(loss, _DIGITS) for loss in losses]
 
     def _losses_of_samples(self) -> Any:
         """Return the sample losses as given, otherwise the means over each sample's tokens."""

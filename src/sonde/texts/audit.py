@@ -154,8 +154,9 @@ def audit(
             num_done += found.num_file_bytes
             if on_progress:
                 on_progress(num_done, corpus.num_bytes)
-        for one in sorted(map(_of_match, finder.matches()), key=lambda one: one.number):
-            kept.add(one)
+        repeats = [_of_match(match) for match in finder.matches()]
+        for finding in sorted(repeats, key=lambda finding: finding.number):
+            kept.add(finding)
     pieces = pieces_of(corpus, settings.piece_bytes)
     is_sample = np.concatenate(are_samples) if are_samples else np.zeros(0, bool)
     flagged = np.array(sorted(kept.numbers), np.int64)
@@ -176,17 +177,9 @@ def audit(
 
 
 def _profile_of(corpus: Corpus) -> CorpusProfile | PairProfile:
+    """Return what is usual in a corpus, learnt from a sample of it."""
     rows = sample_of(corpus, _NUM_SAMPLED)
-    if (
-        rows
-        and corpus.form == "text"
-        and sum(row.fault == "bad UTF-8" for row in rows) > _BROKEN_FILE * len(rows)
-    ):
-        raise SettingError(
-            f"{corpus.paths[0]} is no UTF-8 text",
-            cause="most of its lines cannot be decoded",
-            hint="convert it with `iconv`",
-        )
+    _check_decoded(corpus, rows)
     texts = [
         [text[:_MAX_READ] for text in row.texts]
         for row in rows
@@ -198,9 +191,23 @@ def _profile_of(corpus: Corpus) -> CorpusProfile | PairProfile:
             cause=rows[0].fault,
             hint="--field names the field that does",
         )
+    first_sides = [sides[0] for sides in texts]
     if corpus.is_parallel:
-        return pair_profile_of([text[0] for text in texts], [text[1] for text in texts])
-    return profile_of([text[0] for text in texts])
+        return pair_profile_of(first_sides, [sides[1] for sides in texts])
+    return profile_of(first_sides)
+
+
+def _check_decoded(corpus: Corpus, rows: Sequence[TextEntry]) -> None:
+    """Raise if most lines of a text file are not UTF-8."""
+    if corpus.form != "text":
+        return
+    num_broken = sum(row.fault == "bad UTF-8" for row in rows)
+    if num_broken > _BROKEN_FILE * len(rows):
+        raise SettingError(
+            f"{corpus.paths[0]} is no UTF-8 text",
+            cause="most of its lines cannot be decoded",
+            hint="convert it with `iconv`",
+        )
 
 
 def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
@@ -211,11 +218,10 @@ def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSet
     )
     cut = [[text[:_MAX_READ] for text in side] for side in sides]
     if isinstance(profile, PairProfile):
-        read = find_signs_of_pairs(cut[0], cut[-1], profile)
-        found = [
-            sorted((*one.pair, *one.source, *one.target), key=lambda sign: -sign.strength)
-            for one in read
-        ]
+        found = []
+        for reading in find_signs_of_pairs(cut[0], cut[-1], profile):
+            of_pair = [*reading.pair, *reading.source, *reading.target]
+            found.append(sorted(of_pair, key=lambda sign: -sign.strength))
     else:
         found = find_signs_of_all(cut[0], profile)
     findings = [
@@ -277,11 +283,11 @@ class _Kept:
 
     def ranked(self) -> list[AuditFinding]:
         """Return the strongest findings of each kind, most frequent kind first."""
-        return [
-            one
-            for kind, _ in self.counts.most_common()
-            for *_, one in sorted(self._heaps[kind], reverse=True)
-        ]
+        ranked = []
+        for kind, _ in self.counts.most_common():
+            strongest = sorted(self._heaps[kind], reverse=True)
+            ranked += [finding for _, _, finding in strongest]
+        return ranked
 
 
 def _with_texts(

@@ -94,37 +94,45 @@ def open_corpus(
 ) -> Corpus:
     """Return the corpus at these paths. Raises `SettingError` early if they are not a corpus."""
     if len(paths) == 1 and paths[0].is_dir():
-        directory = DataDirectory(paths[0])
-        name = split or next(iter(directory.splits))
-        if not 1 <= len(directory.languages(name)) <= 2:
-            raise SettingError(
-                f"{paths[0]} has {len(directory.languages(name))} languages, not one or two"
-            )
-        return Corpus(form="data", paths=tuple(paths), name=name)
+        return _prepared_corpus(paths[0], split)
     if not 1 <= len(paths) <= 2:
         raise SettingError(f"an audit reads one file, or two for parallel texts, not {len(paths)}")
     for path in paths:
-        try:
-            with open_regular(path, follow=True) as file:
-                start = file.read(2)
-        except OSError as error:
-            raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
-        if start in _UTF16:
-            raise SettingError(
-                f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it"
-            )
+        _check_text_file(path)
     suffixes = {suffix for path in paths for suffix in path.suffixes}
     if fields or suffixes & {".jsonl", ".ndjson"}:
-        if len(paths) > 1 or not len(fields) <= 2:
+        if len(paths) > 1 or len(fields) > 2:
             raise SettingError("JSON Lines are one file with one field, or two for pairs")
         return Corpus(
             form="jsonl", paths=tuple(paths), name=paths[0].name, fields=tuple(fields) or ("text",)
         )
-    return Corpus(
-        form="text",
-        paths=tuple(paths),
-        name=(split or "train") if len(paths) == 2 else paths[0].name,
-    )
+    name = paths[0].name
+    if len(paths) == 2:
+        name = split or "train"
+    return Corpus(form="text", paths=tuple(paths), name=name)
+
+
+def _prepared_corpus(path: Path, split: str | None) -> Corpus:
+    """Return the corpus in a directory that `sonde prepare` wrote; without a split, its first."""
+    directory = DataDirectory(path)
+    name = split or next(iter(directory.splits))
+    num_languages = len(directory.languages(name))
+    if not 1 <= num_languages <= 2:
+        raise SettingError(f"{path} has {num_languages} languages, not one or two")
+    return Corpus(form="data", paths=(path,), name=name)
+
+
+def _check_text_file(path: Path) -> None:
+    """Raise if a file cannot be read, or is UTF-16."""
+    try:
+        with open_regular(path, follow=True) as file:
+            start = file.read(2)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
+    if start in _UTF16:
+        raise SettingError(
+            f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it"
+        )
 
 
 class Piece(NamedTuple):

@@ -162,7 +162,8 @@ class DuplicateFinder:
     def _put(self, kind: str, keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
         wanted = keys != 0
         entries = np.empty(int(wanted.sum()), _ENTRY)
-        entries["key"], entries["text"] = keys[wanted], texts[wanted]
+        entries["key"] = keys[wanted]
+        entries["text"] = texts[wanted]
         parts = (entries["key"] >> np.uint64(59)).astype(np.int64)
         order = np.argsort(parts, kind="stable")
         bounds = np.searchsorted(parts[order], np.arange(_NUM_PARTS + 1))

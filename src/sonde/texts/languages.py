@@ -161,8 +161,10 @@ def language_name(code: str) -> str:
 
 def margin(guesses: Sequence[LanguageGuess], own: Sequence[str]) -> float:
     """Return log10 of how much likelier the best language outside `own` is than the best one
-    inside; negative if one of `own` is likelier.
+    inside; negative if one of `own` is likelier, 0 if none is known.
     """
+    if not own:
+        return 0.0
     inside = max((guess.probability for guess in guesses if guess.language in own), default=0.0)
     outside = max(
         (guess.probability for guess in guesses if guess.language not in own), default=0.0
@@ -191,7 +193,7 @@ def language_shares(words: Sequence[str]) -> list[tuple[str, float]]:
     known = [word for word in words if len(word) > 1]  # noise contains every single letter
     num = max(len(known), 5)  # with fewer words, a single match would count too much
     shares = [(code, sum(word in table for word in known) / num) for code, table in _TABLES.items()]
-    return sorted(shares, key=lambda one: -one[1])
+    return sorted(shares, key=lambda language_and_share: -language_and_share[1])
 
 
 def plausible_share(words: Sequence[str]) -> float:
@@ -221,9 +223,8 @@ def _plausible_in(word: str) -> tuple[int, int]:
 
 def _pairs(word: str) -> list[tuple[str, str]]:
     """Return the letter bigrams of a word, without accents."""
-    plain = "".join(
-        one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one)
-    )
+    letters = unicodedata.normalize("NFD", word)
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return list(pairwise(f"{_EDGE}{plain}{_EDGE}"))
 
 

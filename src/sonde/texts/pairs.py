@@ -13,7 +13,7 @@ useful; with fewer, scores are low and vary so much that nothing is unusual.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ from sonde.texts.signs import (
     OVER_LONG,
     Sign,
     find_signs_of_all,
+    has_clear,
 )
 
 COPIED: Final = "copied"
@@ -165,7 +166,8 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
         float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0
         for side in (sources, targets)
     ]
-    copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
+    pairs = zip(sources, targets, strict=True)
+    copies = [_plain(source) == _plain(target) for source, target in pairs]
     return PairProfile(
         source=of_sides[0],
         target=of_sides[1],
@@ -241,7 +243,8 @@ def find_signs_of_pairs(
     )
     strangeness = _unbelonging(numbers, profile)
     odd |= strangeness > 0
-    found = [PairReading([], *one) for one in zip(of_sources.signs, of_targets.signs, strict=True)]
+    of_sides = zip(of_sources.signs, of_targets.signs, strict=True)
+    found = [PairReading([], of_source, of_target) for of_source, of_target in of_sides]
     for number in np.flatnonzero(odd).tolist():
         found[number] = _read(number, (of_sources, of_targets), numbers, strangeness, profile)
     return found
@@ -302,35 +305,39 @@ def _read(
     source = of_sources.texts[number]
     target = of_targets.texts[number]
     sides = [of_sources.signs[number], of_targets.signs[number]]
-    if any(one.kind == EMPTY for side in sides for one in side):
+    if any(sign.kind == EMPTY for sign in (*sides[0], *sides[1])):
         return PairReading([], *sides)
     leads = of_sources.lead(number), of_targets.lead(number)
     found = _copied(source, target, float(numbers.shared[number]), profile) or _swapped(leads)
     if found is not None:
-        languages = (FOREIGN_LANGUAGE, GARBLED_TEXT)
-        return PairReading(
-            [found], *([one for one in side if one.kind not in languages] for side in sides)
-        )
+        explained = (FOREIGN_LANGUAGE, GARBLED_TEXT)
+        return PairReading([found], *(_without(side, explained) for side in sides))
     length = _length(source, target, float(numbers.ratio[number]), profile)
-    said = (
+    if length is not None:
+        sides = [_without(side, (OVER_LONG,)) for side in sides]
+    of_pair = (
         length,
         _different_numbers(source, target),
         _stranger(number, numbers, float(strangeness[number]), profile),
     )
-    pair = sorted((one for one in said if one is not None), key=lambda one: -one.strength)
-    for place, name in enumerate(("source", "target")):
-        if length is not None:  # already reported by `length`
-            sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
-        if leads[place] > _LEAD and not any(
-            one.kind in (FOREIGN_LANGUAGE, *EXPLAINS) and one.strength >= CLEAR
-            for one in sides[place]
-        ):
-            sentence = f"the {name} is in the other side's language"
-            sides[place] = [
-                Sign(FOREIGN_LANGUAGE, min(1.0, 0.3 + leads[place]), (sentence,)),
-                *sides[place],
-            ]
-    return PairReading(pair, *sides)
+    pair = [sign for sign in of_pair if sign is not None]
+    return PairReading(
+        sorted(pair, key=lambda sign: -sign.strength),
+        _with_other_language(sides[0], "source", leads[0]),
+        _with_other_language(sides[1], "target", leads[1]),
+    )
+
+
+def _without(signs: Sequence[Sign], kinds: Collection[str]) -> list[Sign]:
+    return [sign for sign in signs if sign.kind not in kinds]
+
+
+def _with_other_language(signs: list[Sign], side: str, lead: float) -> list[Sign]:
+    """Add a sign to those of a side if its words are those of the other side."""
+    if not lead > _LEAD or has_clear(signs, (FOREIGN_LANGUAGE, *EXPLAINS)):
+        return signs
+    sentence = f"the {side} is in the other side's language"
+    return [Sign(FOREIGN_LANGUAGE, min(1.0, 0.3 + lead), (sentence,)), *signs]
 
 
 def _copied(source: str, target: str, share: float, profile: PairProfile) -> Sign | None:
@@ -387,16 +394,21 @@ def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sig
 
 def _different_numbers(source: str, target: str) -> Sign | None:
     """Report a pair whose two sides share no number."""
-    one, other = (
-        {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)} for text in (source, target)
-    )
-    if len(one) < 2 or len(other) < 2 or one & other:
+    in_source = _numbers_in(source)
+    in_target = _numbers_in(target)
+    if len(in_source) < 2 or len(in_target) < 2 or in_source & in_target:
         return None
     sentence = (
-        f"no number of the source ({', '.join(sorted(one)[:4])}) is in the target"
-        f" ({', '.join(sorted(other)[:4])})"
+        f"no number of the source ({', '.join(sorted(in_source)[:4])}) is in the target"
+        f" ({', '.join(sorted(in_target)[:4])})"
     )
-    return Sign(MISMATCHED, min(0.8, 0.35 + 0.1 * min(len(one), len(other))), (sentence,))
+    fewest = min(len(in_source), len(in_target))
+    return Sign(MISMATCHED, min(0.8, 0.35 + 0.1 * fewest), (sentence,))
+
+
+def _numbers_in(text: str) -> set[str]:
+    """Return the numbers of a text as digits only."""
+    return {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)}
 
 
 def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile) -> Sign | None:
@@ -423,7 +435,9 @@ def _best(
     """
     num_others = np.bincount(other[0], minlength=num)
     firsts = np.cumsum(num_others) - num_others
-    texts, ids = (one[num_others[own[0]] > 0] for one in own)
+    has_others = num_others[own[0]] > 0
+    texts = own[0][has_others]
+    ids = own[1][has_others]
     if not len(texts):
         return np.zeros(num), np.zeros(num, np.int64)
     # Every word combined with every word of the other side, flattened.

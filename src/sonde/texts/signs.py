@@ -10,7 +10,7 @@ itself; weaker signs count when many texts have them.
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,11 +158,16 @@ def find_signs_of_all(
         if flagged[number]:
             found[number] = reader.signs()
         else:
-            found[number] = [one for one in [reader.repetition()] if one]
+            found[number] = _ranked([reader.repetition()])
     for number, text in enumerate(stripped):
         if len(shown[number]) != len(text):
             found[number] = _ranked([_invisible(text, profile), *found[number]])
     return found
+
+
+def has_clear(found: Sequence[Sign], kinds: Collection[str]) -> bool:
+    """Return whether one of the signs is clear and of one of these kinds."""
+    return any(sign.kind in kinds and sign.strength >= CLEAR for sign in found)
 
 
 def _ranked(found: Sequence[Sign | None]) -> list[Sign]:
@@ -235,26 +240,16 @@ class _Reader:
                 f"{broken:.0%} of its characters are none: broken bytes or control characters"
             )
             return [Sign(GARBLED_TEXT, 1.0, (sentence,))]
-        misread = self._mis_decoded()
-        first = [self._empty(), self._over_long(), misread or self._control(), self._other_script()]
-        first += [self.repetition(), self._shouting()]
-        found = [one for one in first if one is not None]
-        language = (
-            None
-            if any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
-            else self._language()
-        )
-        if (
-            self.values["odd"] >= 1
-            or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0
-        ):
+        first = [self._empty(), self._over_long(), self._mis_decoded() or self._control()]
+        first += [self._other_script(), self.repetition(), self._shouting()]
+        found = [sign for sign in first if sign is not None]
+        language = None if has_clear(found, EXPLAINS) else self._language()
+        most_dense = max(self._above("signs", 0.01), self._above("digits", 0.02))
+        if self.values["odd"] >= 1 or most_dense > 0:
             found += self._densities()
-        if any(
-            one.kind in NO_PROSE and one.strength >= CLEAR for one in found
-        ):  # these use Latin letters in any corpus
-            found = [one for one in found if one.kind != OTHER_SCRIPT]
-        is_explained = any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
-        if language is not None and not is_explained:
+        if has_clear(found, NO_PROSE):  # these use Latin letters in any corpus
+            found = [sign for sign in found if sign.kind != OTHER_SCRIPT]
+        if language is not None and not has_clear(found, EXPLAINS):
             found.append(language)
         return _ranked(found)
 
@@ -421,44 +416,47 @@ class _Reader:
     def _language(self) -> Sign | None:
         """Report text in a foreign language or in none."""
         odd = self.values["odd"]
-        usual = self.profile.usual
         if self.num_words < 2 or odd < _ODD:
             return None
         plausible = plausible_share(words_of(self.text[:_MAX_PLAUSIBLE]))
-        if (
-            plausible > _FLUENT
-            and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median
-        ):
+        least_common = _OWN_WORDS * self.profile.usual["common_words"].median
+        if plausible > _FLUENT and self.values["common_words"] > least_common:
             return None  # decided without identifying the language, which is the slowest step
         guesses = identify(self.text)
-        best = guesses[0].probability if guesses else 0.0
-        lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
+        lead = margin(guesses, self.profile.languages)
         if self.counts[measures.DIGIT] > _MANY_DIGITS * self.num_characters:
             lead = min(lead, 0.0)  # no language has that many digits
-        evidence = (
+        is_recognized = bool(guesses) and guesses[0].probability >= _READABLE
+        is_readable = is_recognized and not plausible < _PLAUSIBLE
+        if lead >= 1 and is_readable:
+            return self._foreign_language(guesses[0].language, lead)
+        # Text that reads as a language is new, not garbled; the corpus's own language takes
+        # precedence.
+        is_own = lead < _OWN_LEAD
+        if odd < _ODDEST or not plausible < _FLUENT:
+            is_own = lead < _OWN_LEAD / 2
+        if is_own or plausible > _FLUENT or is_readable:
+            return self._unknown_words()
+        return self._garbled(plausible)
+
+    def _foreign_language(self, language: str, lead: float) -> Sign:
+        """Report text in a language whose lead over those of the corpus is known."""
+        own = " or ".join(map(language_name, self.profile.languages[:3]))
+        sentence = f"it reads as {language_name(language)}, not as {own}"
+        strength = min(1.0, 0.3 + 0.17 * lead)
+        strength *= min(1.0, 0.4 + self.values["odd"] / 2)
+        strength *= min(1.0, 0.4 + self.num_words / 8)
+        return Sign(FOREIGN_LANGUAGE, strength, (sentence, self._how_odd()))
+
+    def _how_odd(self) -> str:
+        usual = self.profile.usual
+        return (
             f"{self.values['surprise']:.1f} bits per character (corpus median"
             f" {usual['surprise'].median:.1f}); {self.values['known_words']:.0%} of its words are"
             f" in the corpus (median {usual['known_words'].median:.0%})"
         )
-        if lead >= 1 and best >= _READABLE and not plausible < _PLAUSIBLE:
-            own = " or ".join(map(language_name, self.profile.languages[:3]))
-            sentence = f"it reads as {language_name(guesses[0].language)}, not as {own}"
-            strength = (
-                min(1.0, 0.3 + 0.17 * lead)
-                * min(1.0, 0.4 + odd / 2)
-                * min(1.0, 0.4 + self.num_words / 8)
-            )
-            return Sign(FOREIGN_LANGUAGE, strength, (sentence, evidence))
-        # Text that reads as a language is new, not garbled; the corpus's own language takes
-        # precedence.
-        is_own = lead < _OWN_LEAD or (
-            lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT)
-        )
-        if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
-            return self._unknown_words()
-        return self._garbled(plausible, evidence)
 
-    def _garbled(self, plausible: float, evidence: str) -> Sign | None:
+    def _garbled(self, plausible: float) -> Sign | None:
         """Report text in no language, given its fraction of plausible letter bigrams."""
         sentence = "it reads like no known language"
         if plausible < _PLAUSIBLE:
@@ -469,7 +467,9 @@ class _Reader:
             if self.values["known_words"] > _MOSTLY_KNOWN * usual:
                 return None  # words of the corpus among something else: a list, a template
         strength = min(1.0, 0.2 + 0.2 * self.values["odd"])
-        return Sign(GARBLED_TEXT, strength, (sentence, evidence)) if strength >= 0.3 else None
+        if strength < 0.3:
+            return None
+        return Sign(GARBLED_TEXT, strength, (sentence, self._how_odd()))
 
     def _unknown_words(self) -> Sign | None:
         """Report fluent text with few words of the corpus: another spelling, invented words, lists
