@@ -24,6 +24,8 @@ class BrokenNumbers:
     """The rows of the batch that hold such numbers already."""
     num_rows: int = 0
     """The number of rows of the batch."""
+    has_no_targets: bool = False
+    """Whether none of the targets counts, so that their mean is 0 divided by 0."""
     weights: tuple[str, ...] = ()
     """The parameters and buffers that held such numbers before the step."""
     num_weights: int = 0
@@ -50,6 +52,11 @@ class BrokenNumbers:
     """The ranks on which numbers are not finite."""
     world_size: int = 1
     """The number of ranks."""
+
+    @property
+    def was_broken_before(self) -> bool:
+        """Whether the batch or the weights explain it, before any operation."""
+        return bool(self.input_rows or self.weights or self.has_no_targets)
 
     @property
     def is_of_few_rows(self) -> bool:

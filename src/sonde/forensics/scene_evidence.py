@@ -89,8 +89,8 @@ class SceneEvidence:
     """If single rows stand out: what these deviations are about."""
     row_expected: Sequence[float] = ()
     """If single rows stand out: the loss that rows of their length have."""
-    rates: Sequence[tuple[int, float]] = ()
-    """The learning rates of the last updates, that of the step last."""
+    rates: Sequence[tuple[int, Sequence[float]]] = ()
+    """The learning rates of the last updates, those of the step last: one for each group."""
     broken: BrokenNumbers | None = None
     """Where the numbers stopped being finite, if they did."""
     resume: ResumeReport | None = None

@@ -13,7 +13,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +34,8 @@ class BrokenOperation(NamedTuple):
 
     name: str = ""
     line: str = ""
+    overflows_in: str = ""
+    """The half precision whose largest number it passed: infinite there, finite in float32."""
 
 
 class ForwardWatch(TorchFunctionMode):
@@ -85,7 +87,8 @@ class ForwardWatch(TorchFunctionMode):
         result = func(*args, **kwargs)
         made = _numbers([result])
         if was_finite and not all(map(_is_finite, made)):
-            self._first = _called_now(func)
+            precision = _overflowing(func, args, kwargs, made)
+            self._first = _called_now(func)._replace(overflows_in=precision)
         elif not had_nan and not self._first_nan.name and any(map(_has_nan, made)):
             self._first_nan = _called_now(func)
         return result
@@ -128,6 +131,27 @@ def _nodes(root: Node | None) -> list[Node]:
             found[node] = None
             waiting += [before for before, _ in node.next_functions]
     return list(found)
+
+
+def _overflowing(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor]
+) -> str:
+    """Return the half precision in which a function gives infinite numbers, and not in float32;
+    empty if it is something else.
+    """
+    halves = [tensor for tensor in made if tensor.dtype in (torch.float16, torch.bfloat16)]
+    if not halves or any(map(_has_nan, made)):
+        return ""
+    with suppress(Exception), torch.no_grad():
+        again = func(*map(_in_float32, args), **{key: _in_float32(kwargs[key]) for key in kwargs})
+        if all(map(_is_finite, _numbers([again]))):
+            return str(halves[0].dtype).removeprefix("torch.")
+    return ""
+
+
+def _in_float32(value: Any) -> Any:
+    is_number = isinstance(value, Tensor) and value.is_floating_point()
+    return value.float() if is_number else value
 
 
 def _called_now(func: Callable[..., Any]) -> BrokenOperation:

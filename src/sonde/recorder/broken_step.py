@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.recorder.batch_tree import flatten, num_rows
 from sonde.recorder.broken_operation import BackwardWatch, BrokenOperation, ForwardWatch
+from sonde.recorder.losses import TokenLossCapture
 from sonde.recorder.moment import in_float32
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch
@@ -55,10 +56,13 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
             num_weights=num_weights,
         )
     walk = _Walk(training.device_type)
-    with walk.on(training.model), _without_reduction(training.model):
+    capture = TokenLossCapture()
+    with walk.on(training.model), _without_reduction(training.model), capture:
         broken_in = _run(training, micro)
     if broken_in == NOWHERE:
         return None
+    if capture.found and not any(bool(counts.any()) for _, _, counts in capture.found):
+        return BrokenNumbers(has_no_targets=True, num_rows=count, is_forward=True)
     module, largest = walk.culprit(training.model)
     operation = BrokenOperation()
     with contextlib.suppress(Exception), _without_reduction(training.model), training.eager():
@@ -67,7 +71,11 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
         else:
             operation = _operation_of_backward(training, micro)
     is_finite_in_float32 = None
-    if walk.autocast is not None:
+    precision = _precision(training.model, walk.autocast)
+    if operation.overflows_in:
+        precision = operation.overflows_in
+        is_finite_in_float32 = True
+    elif walk.autocast is not None:
         with (
             in_float32(training.model, training.device_type),
             _without_reduction(training.model),
@@ -81,7 +89,7 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
         operation=operation.name,
         line=operation.line,
         largest=largest,
-        precision=_precision(training.model, walk.autocast),
+        precision=precision,
         is_finite_in_float32=is_finite_in_float32,
     )
 

@@ -370,7 +370,7 @@ def _merged(
             row_losses += rank.row_losses
             row_weights += rank.row_weights
     problems = [rank.row_problem for rank in found if rank.row_problem]
-    rates = [(other.step, other.lr) for other in recent]
+    rates = [(other.step, tuple(other.rates)) for other in recent]
     return SceneEvidence(
         step=update.step,
         metric=event.metric,
@@ -382,7 +382,7 @@ def _merged(
         row_losses=row_losses,
         row_weights=row_weights,
         row_problem=problems[0] if problems else "",
-        rates=[*rates, (update.step, update.lr)],
+        rates=[*rates, (update.step, tuple(update.rates))],
         broken=_broken_of(found),
     )
 

@@ -25,7 +25,7 @@ SPIKE = SceneEvidence(
     rows=[row()],
     row_losses=[9.0, 3.0, 3.1, 3.0],
     row_weights=[10.0] * 4,
-    rates=[(4, 0.1), (5, 0.1)],
+    rates=[(4, (0.1,)), (5, (0.1,))],
 )
 """One of four rows has a high loss; other batches are normal."""
 
@@ -81,10 +81,12 @@ def test_no_row_is_blamed_for_large_gradients_alone() -> None:
 
 
 def test_a_rate_that_jumped_explains_a_bad_state_before_anything_else() -> None:
-    jumped = replace(SPIKE, others=[(3.0, 4.4)] * 4, rates=[(3, 0.1), (4, 0.4), (5, 0.4)])
+    jumped = replace(
+        SPIKE, others=[(3.0, 4.4)] * 4, rates=[(3, (0.1, 0.1)), (4, (0.1, 0.4)), (5, (0.1, 0.4))]
+    )
     first, *_ = judge_scene(jumped)
     assert (first.cause, first.setting) == ("learning_rate", "lr")
-    unchanged = replace(jumped, rates=[(3, 0.1), (4, 0.2), (5, 0.2)])
+    unchanged = replace(jumped, rates=[(3, (0.1, 0.1)), (4, (0.1, 0.2)), (5, (0.1, 0.2))])
     assert judge_scene(unchanged)[0].cause == UNKNOWN
 
 

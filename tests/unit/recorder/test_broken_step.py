@@ -197,6 +197,48 @@ class Log(nn.Module):
         return torch.log(60 - x.abs())
 
 
+class HalfScores(nn.Module):
+    """Multiplies in float16, without autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = (x.half() * 3000).float() / 3000
+        return scores
+
+
+def test_an_operation_that_overflows_in_half_precision_of_its_own_is_an_overflow(
+    tmp_path: Path,
+) -> None:
+    def spoil(x: Tensor, model: Net) -> None:
+        del model
+        x *= 1000
+
+    train(tmp_path, HalfScores(), spoil)
+    assert verdict(tmp_path).cause == "overflow"
+
+
+def test_a_batch_in_which_no_target_counts_is_told_as_such(tmp_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    drawn = torch.Generator().manual_seed(1)
+    with Recorder(tmp_path, model, optimizer) as recorder:
+
+        def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss = recorder.loss(F.cross_entropy(model(batch[0]), batch[1]))
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        for number in range(1, BAD + 1):
+            labels = torch.randint(3, (8,), generator=drawn)
+            if number == BAD:
+                labels.fill_(-100)
+            recorder.step(step, (torch.randn(8, 4, generator=drawn), labels))
+    first = verdict(tmp_path)
+    assert first.cause == "bad_input"
+    assert "targets" in first.evidence[0]
+
+
 def test_a_forward_that_gives_nan_from_moderate_numbers_is_named_by_module(tmp_path: Path) -> None:
     train(tmp_path, Log(), make_large)
     first = verdict(tmp_path)

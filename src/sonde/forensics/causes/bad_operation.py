@@ -24,7 +24,7 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
 
 
 def _judge(broken: BrokenNumbers) -> CauseFinding | None:
-    if broken.input_rows or broken.weights or broken.is_overflow:
+    if broken.was_broken_before or broken.is_overflow:
         return None
     part = "forward" if broken.is_forward else "backward"
     place = broken.module or "an operation outside the modules of the model"

@@ -8,6 +8,7 @@ replayed at a lower one.
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sonde.errors import SondeError
@@ -338,13 +339,20 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     if not scene.is_state_bad:
         return None
     earlier = zip(scene.rates, scene.rates[1:], strict=False)
-    for (_, before), (step, rate) in reversed(list(earlier)):
-        if step < scene.step and before > 0 and rate / before >= _SCENE_RATIO:
-            sentences = [
-                f"the learning rate was {rate:.3g} at step {step}, and {before:.3g} before",
-                scene.describe_state(),
-            ]
+    for (_, before), (step, rates) in reversed(list(earlier)):
+        jump = None if step >= scene.step else _jump(before, rates)
+        if jump is not None:
+            sentences = [f"{jump} at step {step}", scene.describe_state()]
             return CauseFinding(score=0.85, evidence=sentences, setting="lr", bad_checkpoint=step)
+    return None
+
+
+def _jump(before: Sequence[float], rates: Sequence[float]) -> str | None:
+    """Describe the first rate of a group that jumped between two steps; None if none did."""
+    for number, (old, new) in enumerate(zip(before, rates, strict=False)):
+        if old > 0 and new / old >= _SCENE_RATIO:
+            group = f" of group {number}" if len(rates) > 1 else ""
+            return f"the learning rate{group} rose from {old:.3g} to {new:.3g}"
     return None
 
 

@@ -36,7 +36,7 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
 
 
 def _judge_broken(broken: BrokenNumbers) -> CauseFinding | None:
-    if broken.input_rows or broken.weights or not broken.is_overflow:
+    if broken.was_broken_before or not broken.is_overflow:
         return None
     part = "forward" if broken.is_forward else "backward"
     place = f"the {part} of {broken.module}" if broken.module else f"the {part} pass"

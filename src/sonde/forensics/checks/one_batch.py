@@ -16,6 +16,8 @@ from sonde.forensics.checks.check_rule import (
 _RISES: Final = 1.05
 """Wrong: all of the last losses are above this many times the first."""
 _NUM_LAST: Final = 4
+LOWER_RATE: Final = 1 / 30
+"""The fraction of the rate that is tried if the loss rises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,27 @@ class OneBatch:
     num_optimizers: int = 1
     unknown: str = ""
     """Why it could not be tried; empty if it was."""
+    losses_at_lower_rate: tuple[float, ...] = ()
+    """If the loss rises: those of the same updates at `LOWER_RATE` times the rate."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether the loss is not finite, or clearly higher in the end than at first."""
+        if len(self.losses) <= _NUM_LAST:
+            return False
+        if not all(map(math.isfinite, self.losses)):
+            return True
+        first = self.losses[0]
+        highest_first = _RISES * first if first > 0 else first + 0.05 * abs(first)
+        return min(self.losses[-_NUM_LAST:]) > highest_first
+
+    @property
+    def is_rate_too_high(self) -> bool:
+        """Whether the loss rises, and falls at the lower rate."""
+        lower = self.losses_at_lower_rate
+        if not self.rises or len(lower) <= _NUM_LAST or not all(map(math.isfinite, lower)):
+            return False
+        return lower[-1] < lower[0]
 
 
 def judge(measured: OneBatch) -> Outcome:
@@ -39,6 +62,10 @@ def judge(measured: OneBatch) -> Outcome:
     first = measured.losses[0]
     last = measured.losses[-1]
     path = f"from {first:.4g} to {last:.4g} in {len(measured.losses) - 1} updates on one batch"
+    if measured.is_rate_too_high:
+        return cannot_tell(
+            f"The loss goes {path}, and falls at a thirtieth of the rate: see the learning rate."
+        )
     if not all(map(math.isfinite, measured.losses)):
         return wrong(f"The loss is not finite after a few updates on one batch: {path}.")
     if max(measured.losses) == min(measured.losses):
@@ -47,8 +74,7 @@ def judge(measured: OneBatch) -> Outcome:
         return wrong(f"The loss of one batch stays {first:.6g} to the bit.")
     if last < first:
         return fine(f"The loss falls {path}.")
-    highest_first = _RISES * first if first > 0 else first + 0.05 * abs(first)
-    if min(measured.losses[-_NUM_LAST:]) > highest_first:
+    if measured.rises:
         return wrong(f"The loss rises {path}.")
     return cannot_tell(f"The loss neither falls nor clearly rises: {path}.")
 

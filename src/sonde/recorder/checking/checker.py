@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
 from sonde.forensics.checks.data_order import RankRows
 from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import ALIKE, LabelShift
+from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import Precision
 from sonde.recorder.checking import influence, ordering, packing, running, targets
 from sonde.recorder.checking.accumulating import accumulation
@@ -123,6 +125,9 @@ class Checker:
         self._try("precision", lambda: running.precision(bench))
         self._try("overflow", lambda: half_range(bench, self._autocast_dtype()))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
+        by_heart = self._measured["one_batch"]
+        if isinstance(by_heart, OneBatch) and by_heart.is_rate_too_high:
+            self._measured["learning_rate"] = replace(self._first.rates(), is_too_high=True)
         return () if pair is None else pictures(pair, bench.training.decode)
 
     def _look_at_targets(

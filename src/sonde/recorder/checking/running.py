@@ -3,6 +3,7 @@ force, the weights of micro-batches, and one batch again and again.
 """
 
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from sonde import ranks
 from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregistered, WeightsMove
 from sonde.forensics.checks.determinism import Determinism
-from sonde.forensics.checks.one_batch import OneBatch
+from sonde.forensics.checks.one_batch import LOWER_RATE, OneBatch
 from sonde.forensics.checks.precision import ClippedScaled, LostUpdates, Precision
 from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
@@ -195,14 +196,28 @@ def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
     """Make updates on the first batch, with the same random numbers."""
     if len(first.optimizers) > 1:
         return OneBatch(losses=(), num_optimizers=len(first.optimizers))
+    measured = OneBatch(
+        losses=_losses_by_heart(bench), largest_rate=max(first.rates().rates, default=0.0)
+    )
+    if ranks.any_rank(measured.rises):
+        return replace(measured, losses_at_lower_rate=_losses_by_heart(bench, LOWER_RATE))
+    return measured
+
+
+def _losses_by_heart(bench: Bench, factor: float = 1.0) -> tuple[float, ...]:
+    """Return the losses of updates on the first batch, at a fraction of the rate in force."""
     losses = []
+    groups = bench.training.optimizer.param_groups
     with undone(bench.training, bench.reach, with_weights=True):
+        rates = [group.get("lr") for group in groups]
         for _ in range(_NUM_BY_HEART + 1):
+            for group, rate in zip(groups, rates, strict=True):
+                if factor != 1 and isinstance(rate, float):
+                    group["lr"] = factor * rate
             loss = bench.update(bench.updates[0])
             if loss is not None:
                 losses.append(loss)
-    rates = first.rates().rates
-    return OneBatch(losses=tuple(losses), largest_rate=max(rates, default=0.0))
+    return tuple(losses)
 
 
 def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach:

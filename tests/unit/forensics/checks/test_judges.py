@@ -215,6 +215,7 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-6)), "fine"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 0.0)), "wrong"),
+    (step_habits.RATES, step_habits.Rates(rates=(0.5,), is_too_high=True), "wrong"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-11, 2e-11), planned=1e-5), "wrong"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-8, 2e-8), planned=1e-4), "fine"),
     (step_habits.RATES, step_habits.Rates(rates=(3e-4, 3e-4), planned=3e-4), "fine"),
@@ -273,6 +274,13 @@ CASES: list[tuple[Check, object, Status]] = [
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 2.9, 2.8, 2.7, 2.6, 2.5)), "fine"),
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 3.3, 3.4, 3.5, 3.6, 3.7)), "wrong"),
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 3.1, 3.1, 3.1, 3.1, 3.1)), "cannot tell"),
+    (
+        one_batch.CHECK,
+        one_batch.OneBatch(
+            losses=(3.0, 4.0, 5.0, 6.0, 7.0, 8.0), losses_at_lower_rate=(3.0, 2.9, 2.8, 2.7, 2.6)
+        ),
+        "cannot tell",
+    ),
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0,) * 6), "wrong"),
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0,) * 6, largest_rate=0.0), "cannot tell"),
     (one_batch.CHECK, one_batch.OneBatch(losses=(3.0, 2.0, math.nan, 1, 1, 1)), "wrong"),
