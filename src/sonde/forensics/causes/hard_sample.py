@@ -24,6 +24,9 @@ _HIGH_Z: Final = 3.0
 _FAR_Z: Final = 8.0
 _IN_CALM: Final = 0.4
 """How much such a sample counts in a step whose loss is normal."""
+_FEW: Final = 0.5
+_OF_MANY: Final = 0.5
+"""How much it counts that more than `_FEW` of the samples are high."""
 _WHOLE_Z: Final = 4.0
 """A batch whose samples together are this many deviations out is unusual as a whole."""
 
@@ -52,6 +55,10 @@ def judge(evidence: Evidence) -> CauseFinding | None:
             f" {state.earlier_own:.3g}"
         )
     title = None
+    if len(far) > _FEW * len(evidence.samples):
+        # Not these samples, but something that they share: a kernel, a length, a wrong target.
+        score *= _OF_MANY
+        title = "Most of the batch has a high loss, and nothing about its samples says why."
     if evidence.case.is_calm:
         # There is no loss to explain, so a sample that merely is high explains nothing.
         score *= _IN_CALM
