@@ -32,10 +32,10 @@ def demo(
     check: bool = False,
     seed: int = 1,
 ) -> int:
-    """Watch sonde at work: a real training run hits one bad document; the spike is detected,
-    explained and skipped.
+    """See sonde at work on a real run with one bad document.
 
-    Exits 1 if the diagnosis does not name the planted document.
+    The loss spike is detected, explained and skipped. Exits 1 if the diagnosis does not name the
+    planted document.
 
     Parameters
     ----------
