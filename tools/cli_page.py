@@ -11,7 +11,8 @@ from typing import Final
 from cyclopts import App
 from cyclopts.argument import Argument
 
-from sonde.cli.main import VERBS, build_app
+from sonde.cli.examples import EXAMPLES
+from sonde.cli.main import GROUPS, VERBS, build_app
 
 _READ_MORE: Final = {
     "prepare": "data.md",
@@ -50,14 +51,21 @@ Exit codes: 0 success; 1 it failed, or a check found a difference; 2 the command
 ([for agents and CI](agents.md)). The documents have stable fields ([why](formats/why.md),
 [diagnose](formats/verdict.md), [the others](formats/answers.md)).
 
-`sonde --help` lists the verbs, `sonde --version` prints the version.
+`sonde help` lists the verbs, `sonde help VERB` the options of a verb with examples, `sonde version`
+prints the version. The verbs by what they are for:
+
 """
 
 
 def cli_page() -> str:
     """The whole page."""
     app = build_app()
-    return _OPENING + "".join(f"\n{_section(app, verb)}" for verb in VERBS)
+    parts = [_OPENING]
+    for title, verbs in GROUPS.items():
+        names = ", ".join(f"`{verb}`" for verb in verbs)
+        parts.append(f"- {title}: {names}\n")
+    parts += [f"\n{_section(app, verb)}" for verb in VERBS]
+    return "".join(parts)
 
 
 def _section(app: App, verb: str) -> str:
@@ -81,7 +89,8 @@ def _section(app: App, verb: str) -> str:
             *map(_flag, (argument for argument in arguments if argument not in places)),
         ]
     )
-    return f"## `{usage}`\n{_text(app, verb)}\n{link}\n{flags}\n"
+    examples = "".join(f"    {line}\n" for line in EXAMPLES[verb])
+    return f"## `{usage}`\n{_text(app, verb)}\n{link}\n{examples}\n{flags}\n"
 
 
 def _text(app: App, verb: str) -> str:

@@ -83,8 +83,9 @@ class AuditOptions:
 
 
 def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None:
-    """Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates,
-    bad pairs.
+    """Find texts that do not belong in a corpus.
+
+    Garbled or foreign text, markup, code, duplicates, bad pairs.
 
     Parameters
     ----------

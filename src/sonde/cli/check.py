@@ -19,13 +19,12 @@ _TRAINER_STEPS: Final = "sonde.recorder.checked_steps:CheckedSteps"
 
 
 def check(*command: str, json: bool = False) -> int:
-    """Look for mistakes in a training by experiment: `sonde check -- python train.py …`. Exits 1 if
-    something is wrong.
+    """Find mistakes in a training script before it is trained.
 
-    The script starts as usual and makes its first eight updates. Then everything is put back, and
-    its own step function is run again and again: with later tokens changed, with other rows, in
-    float32, on one batch. Nothing is written into its run directory except the result, check.json,
-    if there is such a run.
+    `sonde check -- python train.py …` exits 1 if something is wrong. The script starts as usual and
+    makes its first eight updates. Then everything is put back, and its own step function is run
+    again and again: with later tokens changed, with other rows, in float32, on one batch. Nothing
+    is written into its run directory except the result, check.json, if there is such a run.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def checkpoints(
     average: int | None = None,
     json: bool = False,
 ) -> int:
-    """List, verify, prune or average the checkpoints of a run.
+    """List, verify, prune or average checkpoints.
 
     Parameters
     ----------

@@ -15,12 +15,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, picked, print_csv, print_rows, tell
+from sonde.cli.terminal import number_text, picked, print_csv, print_indented, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.reading import read
 from sonde.log.series import read_series
 from sonde.probe import compare as dumps
 from sonde.records.columns import Floats, Series
+from sonde.report import wording
 
 _STYLES = {dumps.SAME: "", dumps.DIFFERENT: "red", dumps.NOT_COMPARED: "yellow"}
 _ROWS_SHOWN = 20
@@ -41,7 +42,9 @@ def compare(
     differences: bool = False,
     json: bool = False,
 ) -> int:
-    """Compare two probe dumps, from sonde or msprobe. Exits 1 when they differ.
+    """Compare two probe dumps, from sonde or msprobe.
+
+    Exits 1 when they differ.
 
     Parameters
     ----------
@@ -113,14 +116,14 @@ class ToleranceFlags:
 
     Parameters
     ----------
-    relative
+    rtol
         Relative tolerance: the runs agree when the mean of |a - b| / |a| is at most this.
-    absolute
+    atol
         Absolute tolerance: the runs also agree when the mean of |a - b| is at most this.
     """
 
-    relative: float = 0.05
-    absolute: float = 0.0002
+    rtol: float = 0.05
+    atol: float = 0.0002
 
 
 def compare_logs(
@@ -134,8 +137,9 @@ def compare_logs(
     json: bool = False,
     csv: bool = False,
 ) -> int:
-    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the
-    tolerances.
+    """Compare one metric of two runs, step by step.
+
+    Exits 1 when they differ by more than the tolerances.
 
     Parameters
     ----------
@@ -216,7 +220,7 @@ class LogComparison:
         """Return whether the mean relative or absolute error is within its limit, and both are
         finite alike.
         """
-        is_near = self.mean_relative <= allowed.relative or self.mean_absolute <= allowed.absolute
+        is_near = self.mean_relative <= allowed.rtol or self.mean_absolute <= allowed.atol
         return is_near and not self.num_non_finite
 
     def rows(self) -> list[list[Any]]:
@@ -255,6 +259,19 @@ def _read(source: str, metric: str) -> Series:
 
 def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -> None:
     rows = comparison.rows()
+    verb = "agree" if agree else "differ"
+    style = "green" if agree else "bold red"
+    headline = f"the runs {verb} on {_steps_in_common(comparison)}"
+    print_indented(console, Text(headline, style=style), 0)
+    for kind, mean, largest in (
+        ("relative", comparison.mean_relative, comparison.max_relative),
+        ("absolute", comparison.mean_absolute, comparison.max_absolute),
+    ):
+        console.print(f"{kind} error: mean {mean:.3g}, largest {largest:.3g}")
+    if comparison.num_non_finite:
+        only_one = wording.counted(comparison.num_non_finite, "step")
+        console.print(f"{only_one} with a finite value in only one of them", style="red")
+    console.print()
     # Spread evenly over the run, with both ends and the worst step.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
     shown = sorted({*spread, comparison.worst}) if rows else []
@@ -263,20 +280,14 @@ def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -
         [Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown
     )
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
-    console.print()
-    bad = f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else ""
-    alone = f"{comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
-    console.print(f"{len(rows)} steps in common, {alone}{bad}")
-    console.print(
-        f"relative error: mean {comparison.mean_relative:.3g}, largest"
-        f" {comparison.max_relative:.3g}"
-    )
-    console.print(
-        f"absolute error: mean {comparison.mean_absolute:.3g}, largest"
-        f" {comparison.max_absolute:.3g}"
-    )
-    console.print(
-        Text(
-            "the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"
-        )
-    )
+
+
+def _steps_in_common(comparison: LogComparison) -> str:
+    """Return on how many steps two runs were compared, and how many they have."""
+    num = comparison.num_steps
+    if not comparison.num_only_a and not comparison.num_only_b:
+        return f"all {num:,} steps" if num > 1 else wording.counted(num, "step")
+    of_a = num + comparison.num_only_a
+    of_b = num + comparison.num_only_b
+    common = wording.counted(num, "step")
+    return f"the {common} that both have; a has {of_a:,}, b has {of_b:,}"

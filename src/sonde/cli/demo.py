@@ -35,10 +35,11 @@ def demo(
     check: bool = False,
     seed: int = 1,
 ) -> int:
-    """Watch sonde at work: a real training run hits one bad document; the spike is detected,
-    explained and skipped. Then a check finds three bugs, and a resume lacks its optimizer.
+    """See sonde at work on a real run with one bad document.
 
-    Exits 1 if the diagnosis does not name the planted document, or something else is not found.
+    The loss spike is detected, explained and skipped. Then a check finds three bugs in a script,
+    and a resume lacks its optimizer. Exits 1 if the diagnosis does not name the planted document,
+    or something else is not found.
 
     Parameters
     ----------

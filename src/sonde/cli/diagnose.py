@@ -48,11 +48,11 @@ def diagnose(
     trust_recipe: bool = False,
     json: bool = False,
 ) -> None:
-    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank the
-    possible causes.
+    """Find the cause of a loss spike by experiment.
 
-    For a run trained by your own script, give its command: `sonde diagnose RUN -- python train.py
-    …`. See `sonde replay`.
+    Replays the step, changes one thing at a time, and ranks the possible causes. For a run trained
+    by your own script, give its command: `sonde diagnose RUN -- python train.py …`. See `sonde
+    replay`.
 
     Parameters
     ----------
@@ -195,11 +195,11 @@ def rollback(
     apply: bool = False,
     json: bool = False,
 ) -> None:
-    """Show which checkpoint to return to, which samples to skip, and the command that continues
-    training from there.
+    """Go back to before a spike and skip what caused it.
 
-    For a run trained by your own script, give its command: `sonde rollback RUN --step N -- python
-    train.py …`. The step is diagnosed first.
+    Shows which checkpoint to return to, which samples to skip, and the command that resumes from
+    there. Nothing is changed without `--apply`. For a run trained by your own script, give its
+    command: `sonde rollback RUN --step N -- python train.py …`. The step is diagnosed first.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def _show_plan(
     rows = {
         "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
         "later checkpoints": f"{later}{f' → {aside}' if aside else ''}",
-        "skip": f"{len(plan.skip)} samples: {samples[:500]}",
+        "skip": f"{wording.counted(len(plan.skip), 'sample')}: {samples[:500]}",
         "because": plan.reason,
         "skip list": str(plan.skip_list),
     }

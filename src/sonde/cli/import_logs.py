@@ -59,7 +59,9 @@ def import_trainer_state(path: Path, /, *, out: Path) -> None:
 
 
 def import_log(path: Path, /, *, out: Path) -> None:
-    """Import any log with numbers by step as a run: its format is found by content.
+    """Import any log with numbers by step as a run.
+
+    Its format is found by its content.
 
     Parameters
     ----------

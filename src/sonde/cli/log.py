@@ -17,7 +17,7 @@ from rich.text import Text
 from sonde.cli.terminal import data_output, json_text, picked, print_csv, print_rows, tell
 from sonde.errors import RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
-from sonde.log.backends.stdout import line_parts, value_text
+from sonde.log.backends.stdout import value_text
 from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
 from sonde.log.series import read_columns, series_of
@@ -26,6 +26,7 @@ from sonde.records.columns import Series
 from sonde.records.files import open_regular
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import damage_text
+from sonde.records.values import step_numbers
 from sonde.report import wording
 
 _COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit", "goal", "stage")
@@ -37,7 +38,9 @@ _HEAD_BYTES: Final = 1 << 16
 
 
 def log(*sources: str, json: bool = False, csv: bool = False) -> None:
-    """Summarise logs: last values, the best value by each metric's goal, means.
+    """Summarise logs: the last, best and mean of each metric.
+
+    The best is the lowest or the highest value, by each metric's goal.
 
     Parameters
     ----------
@@ -54,6 +57,10 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             "no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json"
         )
     logs = {source: summarise(source) for source in sources}
+    for source, one in logs.items():
+        if not one["num_records"]:
+            cause = damage_text(one["num_bad"]) if one["num_bad"] else "it is empty"
+            raise SettingError(f"there are no records in {source}", cause=cause)
     if csv and not json:
         metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]
         rows = [[source, *(metric[name] for name in _COLUMNS)] for source, metric in metrics]
@@ -156,7 +163,9 @@ def _headline(one: dict[str, Any]) -> str:
 
 
 def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = False) -> None:
-    """Show the last records of a run, then each new one as it is written.
+    """Follow the log of a run as it is written.
+
+    Shows the last records, then each new one.
 
     Parameters
     ----------
@@ -204,9 +213,29 @@ def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool)
     if json:
         return json_text(picked(record, *record.__struct_fields__)).rstrip("\n")
     if record.type == LOG and isinstance(record.data, dict):
-        rank = f"rank {record.rank} " if record.rank else ""
-        return rank + "".join(line_parts(picked(record, "datetime", "step", "data"), metadata))
+        parts = [str(record.datetime or "")[11:19], _step_text(record.step)]
+        parts += [f"rank {record.rank}"] if record.rank else []
+        for name, value in record.data.items():
+            if (name, value) != ("rank", -1):  # TCAP's word for "all ranks"
+                parts.append(_value_text(str(name), value, metadata.get(name) or {}))
+        return "  ".join(part for part in parts if part)
     return value_text(record.data)
+
+
+def _step_text(step: object) -> str:
+    numbers = step_numbers(step)
+    if not numbers:
+        return "" if step is None else value_text(step)
+    *epochs, last = numbers
+    return f"epoch {epochs[0]:,} step {last:,}" if epochs else f"step {last:,}"
+
+
+def _value_text(name: str, value: object, known: dict[str, Any]) -> str:
+    """Return a value with its name and unit; a number as its metadata say, or rounded."""
+    spec = known.get("format")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    shown = wording.number(value) if is_number and not spec else value_text(value, spec)
+    return " ".join(part for part in (name, shown, str(known.get("unit") or "")) if part)
 
 
 class LogFollower:

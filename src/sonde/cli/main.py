@@ -14,38 +14,60 @@ import zlib
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
+from sonde.cli.examples import EXAMPLES
 from sonde.cli.terminal import SafeConsole, guarded
 from sonde.errors import SondeError
 from sonde.version import __version__
 
-_VERBS_OF: Final = {
-    "prepare": ("prepare", "inspect"),
-    "audit": ("audit",),
-    "train": ("train",),
-    "translate": ("translate", "generate", "score"),
-    "why": ("why",),
-    "watch": ("watch",),
-    "runs": ("runs",),
-    "show": ("show", "plot", "report"),
-    "log": ("tail", "log"),
-    "checkpoints": ("checkpoints",),
-    "spikes": ("spikes", "skip"),
-    "worst": ("worst",),
-    "diagnose": ("diagnose", "rollback"),
-    "replay": ("replay",),
-    "check": ("check",),
-    "dashboard": ("dashboard",),
-    "sync": ("sync",),
-    "compare": ("compare-logs", "compare"),
-    "import_logs": ("import-tensorboard", "import-wandb", "import-trainer-state", "import-log"),
-    "demo": ("demo",),
-    "main": ("completion",),
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Start here": {"demo": "demo", "completion": "main"},
+    "Watch": {
+        "watch": "watch",
+        "runs": "runs",
+        "show": "show",
+        "tail": "log",
+        "dashboard": "dashboard",
+    },
+    "Find out": {
+        "why": "why",
+        "spikes": "spikes",
+        "diagnose": "diagnose",
+        "replay": "replay",
+        "worst": "worst",
+        "check": "check",
+        "compare": "compare",
+        "compare-logs": "compare",
+    },
+    "Go back": {"rollback": "diagnose", "skip": "spikes", "checkpoints": "checkpoints"},
+    "Prepare and train": {
+        "audit": "audit",
+        "prepare": "prepare",
+        "inspect": "prepare",
+        "train": "train",
+        "translate": "translate",
+        "generate": "translate",
+        "score": "translate",
+    },
+    "Look": {"plot": "show", "log": "log", "report": "show"},
+    "Move": {
+        "sync": "sync",
+        "import-log": "import_logs",
+        "import-tensorboard": "import_logs",
+        "import-trainer-state": "import_logs",
+        "import-wandb": "import_logs",
+    },
 }
-VERBS: Final = {verb: module for module, verbs in _VERBS_OF.items() for verb in verbs}
+"""The verbs by what people want, each with the module that holds its function."""
+VERBS: Final = {verb: module for verbs in GROUPS.values() for verb, module in verbs.items()}
 """Every verb with the module that holds its function, which has its name."""
+
+
+_EPILOGUE: Final = (
+    "`sonde help VERB` has the options of a verb and examples. `sonde version` prints the version."
+)
 
 
 def build_app(chosen: str = "") -> App:
@@ -56,18 +78,38 @@ def build_app(chosen: str = "") -> App:
         name="sonde",
         help="The instrument package that rides along with a PyTorch training run.",
         version=__version__,
-        help_epilogue=(
-            "Run `sonde VERB --help` for the options of a verb. Documentation: docs/cli.md"
-        ),
-        default_parameter=Parameter(negative=()),
+        help_epilogue=_EPILOGUE,
+        default_parameter=Parameter(negative=(), show_default=_default_text),
         result_action="return_value",
         print_error=False,
         exit_on_error=False,
     )
-    for verb in [chosen] if chosen in VERBS else VERBS:
-        function = f"sonde.cli.{VERBS[verb]}:{verb.replace('-', '_')}"
-        app.command(function, name=verb, help=None if verb == chosen else _summary(verb))
+    app["--help"].group = app["--version"].group = Group("Flags", sort_key=len(GROUPS))
+    for place, (title, verbs) in enumerate(GROUPS.items()):
+        group = Group(title, sort_key=place)
+        for order, (verb, module) in enumerate(verbs.items()):
+            if chosen in VERBS and verb != chosen:
+                continue
+            app.command(
+                f"sonde.cli.{module}:{verb.replace('-', '_')}",
+                name=verb,
+                group=group,
+                sort_key=order,
+                help=None if verb == chosen else _summary(verb),
+                help_epilogue=_examples(verb),
+            )
     return app
+
+
+def _examples(verb: str) -> str:
+    """Return what stands below the options of a verb, as Markdown."""
+    lines = "\n".join(f"    {line}" for line in EXAMPLES[verb])
+    return f"Examples:\n\n{lines}\n"
+
+
+def _default_text(value: object) -> str | None:
+    """Return a default as the help shows it; None if it says nothing, as for a switch."""
+    return None if value is None or value is False or value in ((), "") else str(value)
 
 
 def _summary(verb: str) -> str:
@@ -78,7 +120,7 @@ def _summary(verb: str) -> str:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the completion script for a shell. For bash: `source <(sonde completion bash)`.
+    """Print the completion script for a shell.
 
     Parameters
     ----------
@@ -103,12 +145,11 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         with guarded():
-            result = build_app("".join(arguments[:1]))(arguments)
+            spelled_out = _as_flags(arguments)
+            result = build_app("".join(spelled_out[:1]))(spelled_out)
             sys.stdout.flush()
     except CycloptsError as error:
-        _complain(
-            f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options"
-        )
+        _complain(f"{error}", None, "`sonde help` lists the verbs, `sonde help VERB` their options")
         return 2
     except SondeError as error:
         _complain(error.message, error.cause, error.hint)
@@ -136,6 +177,16 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _as_flags(arguments: list[str]) -> list[str]:
+    """Return `help`, `help VERB` and `version` as the flags that do the same."""
+    match arguments:
+        case ["help", *verbs]:
+            return [*verbs, "--help"]
+        case ["version"]:
+            return ["--version"]
+    return arguments
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:

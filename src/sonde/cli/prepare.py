@@ -182,7 +182,9 @@ def inspect(
     verify: bool = False,
     json: bool = False,
 ) -> None:
-    """Show the contents of a data directory: sizes, lengths, padding and decoded samples.
+    """Show what is in a data directory.
+
+    Its sizes, the lengths of its samples, the padding that batches need, and decoded samples.
 
     Parameters
     ----------

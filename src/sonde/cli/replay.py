@@ -54,9 +54,9 @@ def replay(
     dump: bool = False,
     json: bool = False,
 ) -> int:
-    """Replay one update of a run from the nearest checkpoint before it. Exits 1 if the loss differs
-    from the recorded one.
+    """Replay one step of a run, bit for bit.
 
+    Starts from the nearest checkpoint before it. Exits 1 if the loss differs from the recorded one.
     For a run trained by your own script, give its command: `sonde replay RUN --step N -- python
     train.py …`. The script starts as usual and the replay takes over at its first `recorder.step`.
     Nothing is written into the run, but anything the script does before that point is done again.

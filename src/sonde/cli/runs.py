@@ -36,7 +36,7 @@ _NARROWEST: Final = 16
 
 
 def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
-    """List the runs below a directory: step, loss, events and their cause.
+    """List runs: status, step, loss, events and their cause.
 
     Parameters
     ----------

@@ -40,6 +40,7 @@ from sonde.spikes.spike_log import read_spikes
 
 GUTTER: Final = 11
 """Width of the scale on the left, in characters."""
+_OTHER_FORMATS: Final = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".tex", ".txt", ".json")
 _MAX_WIDTH: Final = 160
 _PIPED_WIDTH: Final = 100
 _MIN_COLUMNS: Final = 20
@@ -56,7 +57,9 @@ def show(
     all_: Annotated[bool, Parameter(name="--all")] = False,
     json: bool = False,
 ) -> None:
-    """Show how a run is doing: how far, how well, what happened, what to do next.
+    """Show how far and how well a run is, and what happened.
+
+    Then what to do next. `--all` adds settings, versions, record files and metrics.
 
     Parameters
     ----------
@@ -182,7 +185,7 @@ def plot(
     from_: Annotated[int | None, Parameter(name="--from")] = None,
     to: int | None = None,
 ) -> None:
-    """Draw curves of a run in the terminal, with its spikes marked.
+    """Draw curves in the terminal, with spikes marked.
 
     Parameters
     ----------
@@ -309,6 +312,7 @@ def report(
         An HTML page or Markdown (default: from the file name).
     """
     if format is None:
+        _refuse_other_formats(out)
         # as the flag is called
         format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001
     path = out if out is not None else f"report.{format}"
@@ -325,3 +329,14 @@ def report(
     print(f"{path}: {wording.size(len(payload))}; {counts}")
     for problem in facts.problems:
         print(f"  {problem}")
+
+
+def _refuse_other_formats(out: str | None) -> None:
+    """Raise if the name of the file asks for a format that there is not."""
+    ending = Path(out or "").suffix.lower()
+    if ending in _OTHER_FORMATS:
+        assert out is not None
+        raise SettingError(
+            f"a report is HTML or Markdown, not {ending[1:]}",
+            hint=f"-o {Path(out).with_suffix('.html')}; a browser prints it as PDF",
+        )

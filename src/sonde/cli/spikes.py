@@ -73,7 +73,9 @@ def spikes(
     texts: Texts = Texts(),
     options: AtorchOptions = AtorchOptions(),
 ) -> None:
-    """List the loss spikes of a run, with the text and the line of the file behind each.
+    """List loss spikes with the text and the cause of each.
+
+    Each has its loss, what was expected, and the file and line of its worst sample.
 
     Parameters
     ----------
@@ -243,7 +245,9 @@ def skip(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Add the samples of a recorded step to a skip list, so that training leaves them out.
+    """Skip the samples of a step when training resumes.
+
+    They are added to the skip list of the run, which training leaves out.
 
     Parameters
     ----------

@@ -33,10 +33,11 @@ _OWN: Final = ".sonde-tmp-"
 
 
 def sync(run: Path, place: str, /) -> None:
-    """Copy a run to another folder or an object store, sending only what is missing there.
+    """Copy a run to another folder or an object store.
 
-    Files that were already sent are not sent again, even after an interrupted copy. Nothing is
-    removed at the destination. Checkpoints stored outside the run directory are not copied.
+    Sends only what is missing there. Files that were already sent are not sent again, even after an
+    interrupted copy. Nothing is removed at the destination. Checkpoints stored outside the run
+    directory are not copied.
 
     Parameters
     ----------

@@ -14,21 +14,25 @@ TCAP's lines to standard output instead.
 import ast
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from sonde.cli.terminal import needs, print_rows, screen
 from sonde.errors import SettingError, SondeError
 from sonde.heal.decision import ENDED, Heal
+from sonde.models.settings import TransformerShape
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
+from sonde.train.schedule import Schedule
 from sonde.train.settings import FIXED, RecipeSettings, read_toml, settings_from, settings_of_run
+from sonde.train.stopping import StopWhen
 
 
 @Parameter(name="*")
@@ -52,8 +56,16 @@ class Start:
     """
 
 
-def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "") -> Any:
-    """Return a TypedDict with a key for every field of a settings dataclass."""
+def flags_of(
+    settings: type[Any],
+    *,
+    leave_out: tuple[str, ...],
+    prefix: str = "",
+    group_of: Callable[[str], Group | None] = lambda _: None,
+) -> Any:
+    """Return a TypedDict with a key for every field of a settings dataclass. `group_of` returns the
+    group of the help in which a field stands.
+    """
     hints = get_type_hints(settings)
     helps = field_docstrings(settings)
     keys = {}
@@ -65,7 +77,9 @@ def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "
             if field.default in (MISSING, None, ())
             else f" (default: {_default_text(field.default)})"
         )
-        described = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
+        described = Parameter(
+            help=f"{helps[field.name].rstrip('.')}{default}.", group=group_of(field.name)
+        )
         keys[prefix + field.name] = Annotated[hints[field.name], described]
     # a TypedDict made at run time
     return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]
@@ -100,13 +114,57 @@ def _default_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def _names_of(settings: type[Any]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(settings))
+
+
+_HEALING: Final = "Healing"
+_TRAINING: Final = "Training"
+_GROUPS: Final[dict[str, frozenset[str]]] = {
+    _HEALING: frozenset(),
+    "Model": _names_of(TransformerShape),
+    "Learning rate": _names_of(Schedule) | {"plateau_patience", "plateau_factor"},
+    "When to stop": _names_of(StopWhen),
+    "Batches and data": frozenset(
+        {
+            *("block_size", "max_tokens", "max_sentences", "multiple_of", "update_freq"),
+            *("skip_list", "num_workers", "verify_data"),
+        }
+    ),
+    "Evaluation and checkpoints": frozenset(
+        {
+            *("validate_every_updates", "validate_every_epochs", "evaluate"),
+            *("evaluate_beam", "evaluate_length_penalty", "evaluate_sentences"),
+            *("save_every_updates", "save_every_epochs", "keep_checkpoints", "on_save_error"),
+        }
+    ),
+    _TRAINING: frozenset(),
+}
+"""The settings of a training by what they are about, in the order of the help. What is in no group
+is about the training itself.
+"""
+
+
+@cache
+def _group(title: str) -> Group:
+    return Group(title, sort_key=list(_GROUPS).index(title))
+
+
+def _group_of(name: str) -> Group:
+    found = (title for title, names in _GROUPS.items() if name in names)
+    return _group(next(found, _TRAINING))
+
+
 if TYPE_CHECKING:
     Flags = dict[str, Any]
     HealFlags = dict[str, Any]
 else:
-    Flags = flags_of(RecipeSettings, leave_out=("data",))
+    Flags = flags_of(RecipeSettings, leave_out=("data",), group_of=_group_of)
     HealFlags = flags_of(
-        Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose")
+        Heal,
+        prefix="heal_",
+        leave_out=("max_times", "diagnosis_seconds", "diagnose"),
+        group_of=lambda _: _group(_HEALING),
     )
 
 
@@ -121,8 +179,9 @@ def train(
     healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
-    """Train a Transformer on a prepared data directory. An existing run resumes from its newest
-    valid checkpoint.
+    """Train a Transformer on prepared data, or resume the run.
+
+    An existing run resumes from its newest valid checkpoint.
 
     Parameters
     ----------

@@ -89,7 +89,9 @@ def translate(
     drawn: Drawing = Drawing(),
     moved: Moved = Moved(),
 ) -> None:
-    """Translate text with a trained run. A language model continues the text instead.
+    """Translate text with a trained run.
+
+    A language model continues the text instead.
 
     Parameters
     ----------
@@ -189,8 +191,9 @@ class GenerateOptions:
 def generate(
     run: Path, /, options: GenerateOptions, drawn: Drawing = Drawing(), moved: Moved = Moved()
 ) -> None:
-    """Sample text from a trained run: a language model continues the prompt, a translation model
-    translates it.
+    """Sample text from a trained run.
+
+    A language model continues the prompt, a translation model translates it.
 
     Parameters
     ----------
@@ -236,8 +239,9 @@ def score(
     checkpoint: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Score given pairs. Prints one line per pair: the log-probability of the target and its number
-    of tokens.
+    """Score given sentence pairs with a trained run.
+
+    Prints one line per pair: the log-probability of the target and its number of tokens.
 
     Parameters
     ----------

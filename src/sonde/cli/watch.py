@@ -27,7 +27,7 @@ def watch(
     until_done: bool = False,
     json: bool = False,
 ) -> None:
-    """Watch runs and logs, print every new event, and tell somebody.
+    """Watch runs and logs, and tell somebody what goes wrong.
 
     Works from outside: the training need not know about it. Reads whatever `sonde why` reads. A run
     that fails or is killed is told too.

@@ -45,12 +45,13 @@ def why(
     check: bool = False,
     json: bool = False,
 ) -> int:
-    """Say what happened in any loss curve, what it probably is, and what to do next.
+    """Read any log and say what went wrong in its loss curve.
 
-    Reads a run, or what another tool wrote: `trainer_state.json`, TensorBoard event files, wandb
-    files, Lightning's `metrics.csv`, DLLogger and MLLOG lines, the printed logs of Megatron, NeMo,
-    nanoGPT and others, any CSV or JSON lines. Several runs are told together: what recurs at the
-    same step under other weights is the data's.
+    Says what happened, what it probably is, what cannot be known, and what to do next. Reads a run,
+    or what another tool wrote: `trainer_state.json`, TensorBoard event files, wandb files,
+    Lightning's `metrics.csv`, DLLogger and MLLOG lines, the printed logs of Megatron, NeMo, nanoGPT
+    and others, any CSV or JSON lines. Several runs are told together: what recurs at the same step
+    under other weights is the data's.
 
     Parameters
     ----------

@@ -61,7 +61,9 @@ def worst(
     csv: Path | None = None,
     texts: Texts = Texts(),
 ) -> None:
-    """Name the samples that stand out: a loss far above that of samples of their length.
+    """Name the samples whose loss stands out over all epochs.
+
+    Their loss is far above that of samples of their length, and above what the others let expect.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ recorded, shown before it is run. Needs no torch.
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -34,6 +35,7 @@ CHECK: Final = "check"
 """The verb of an order to check a training: the script makes its first updates, in a run that is
 thrown away.
 """
+_SAMPLE: Final = re.compile(r"(?P<dataset>.+?)[ :](?P<number>[0-9]+)")
 _QUIET: Final = {
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",
@@ -51,7 +53,9 @@ class ReplayOptions:
     swap_batch: int | None = None
     """Replay the step with the batch of this other step."""
     drop: tuple[str, ...] = ()
-    """Sample to leave out of the step, as DATASET:NUMBER. Repeat it for several samples."""
+    """Sample to leave out of the step, as `sonde spikes` names it: 'train 382' or train:382. Repeat
+    it for several samples.
+    """
     weights_from: int | None = None
     """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the
     initial weights.
@@ -77,12 +81,13 @@ class ReplayOptions:
         """The samples to leave out, by dataset and number."""
         found = []
         for text in self.drop:
-            dataset, _, number = text.rpartition(":")
-            if not dataset or not number.isdecimal():
+            named = _SAMPLE.fullmatch(text)
+            if named is None:
                 raise SettingError(
-                    f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117"
+                    f"{text!r} names no sample",
+                    hint="write it as `sonde spikes` prints it, 'train 20117', or as train:20117",
                 )
-            found.append((dataset, int(number)))
+            found.append((named["dataset"], int(named["number"])))
         return found
 
     @property

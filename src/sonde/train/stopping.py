@@ -147,7 +147,8 @@ class StopWhen:
         if self.max_updates is not None and num_updates >= self.max_updates:
             return f"max_updates: {num_updates} steps were made"
         if self.max_epochs is not None and num_epochs >= self.max_epochs:
-            return f"max_epochs: {num_epochs} epochs were completed"
+            epochs = "1 epoch was" if num_epochs == 1 else f"{num_epochs} epochs were"
+            return f"max_epochs: {epochs} completed"
         if self.min_lr is not None and lr <= self.min_lr:
             return f"min_lr: the learning rate fell to {lr:g}"
         if (

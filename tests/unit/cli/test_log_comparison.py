@@ -44,8 +44,8 @@ def test_zero_in_the_reference() -> None:
 def test_nan_in_one_only_is_a_difference_and_in_both_is_none() -> None:
     one = LogComparison(series([1.0, math.nan]), series([1.0, 1.0]))
     both = LogComparison(series([1.0, math.nan]), series([1.0, math.inf]))
-    assert not one.is_within(ToleranceFlags(relative=1.0, absolute=1.0))
-    assert both.is_within(ToleranceFlags(relative=0.0, absolute=0.0))
+    assert not one.is_within(ToleranceFlags(rtol=1.0, atol=1.0))
+    assert both.is_within(ToleranceFlags(rtol=0.0, atol=0.0))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_one_of_the_two_tolerances_is_enough(
     relative: float, absolute: float, within: bool
 ) -> None:
     comparison = LogComparison(series([2.0, 2.0]), series([2.1, 1.9]))
-    assert comparison.is_within(ToleranceFlags(relative=relative, absolute=absolute)) is within
+    assert comparison.is_within(ToleranceFlags(rtol=relative, atol=absolute)) is within
 
 
 def test_smoothing_is_a_running_mean() -> None:

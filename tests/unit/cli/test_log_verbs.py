@@ -8,6 +8,7 @@ import pytest
 
 from sonde.cli.compare import ToleranceFlags, compare_logs
 from sonde.cli.log import log, tail
+from sonde.cli.main import run
 from sonde.errors import RunNotFound, SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity
 from sonde.run import Run
@@ -67,8 +68,8 @@ def test_log_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(RunNotFound, match="no log at"):
         log(str(tmp_path / "missing"))
     (tmp_path / "empty.json").write_text("")
-    log(str(tmp_path / "empty.json"))
-    assert "no numbers in it" in capsys.readouterr().out
+    assert run(["log", str(tmp_path / "empty.json")]) == 1
+    assert "no records" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,8 +90,8 @@ def test_compare_logs_takes_tolerance_metric_and_smoothing(
     a = write(tmp_path / "a.json", [1.0, 3.0, 1.0, 3.0], name="train.loss")
     b = write(tmp_path / "b.json", [3.0, 1.0, 3.0, 1.0], name="train.loss")
     assert compare_logs(a, b) == 1
-    assert compare_logs(a, b, tolerance=ToleranceFlags(relative=2.0)) == 0
-    assert compare_logs(a, b, tolerance=ToleranceFlags(absolute=2.0)) == 0
+    assert compare_logs(a, b, tolerance=ToleranceFlags(rtol=2.0)) == 0
+    assert compare_logs(a, b, tolerance=ToleranceFlags(atol=2.0)) == 0
     assert compare_logs(a, b, metric="speed") == 0
     capsys.readouterr()
     assert compare_logs(a, b, smooth=4, csv=True) == 1
@@ -128,10 +129,34 @@ def test_tail_shows_the_last_records_of_a_file_once(
     path = Path(write(tmp_path / "a.json", [float(step) for step in range(20)]))
     tail(path, lines=2, once=True)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(" - ")[2] for line in lines] == [
-        "Epoch: 0 Iteration: 18  loss : 18.0 nats speed : 10.000 imgs/s note : x ",
-        "Epoch: 0 Iteration: 19  loss : 19.0 nats speed : 10.000 imgs/s note : x ",
+    assert [line.partition("  ")[2] for line in lines] == [
+        "epoch 0 step 18  loss 18 nats  speed 10.000 imgs/s  note x",
+        "epoch 0 step 19  loss 19 nats  speed 10.000 imgs/s  note x",
     ]
+
+
+def test_tail_rounds_numbers_and_leaves_out_what_only_programs_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(tmp_path / "run") as a_run:
+        data = {"rank": -1, "train.loss": 1 / 3}
+        a_run.records("log").append({"type": "LOG", "step": 1200, "rank": 0, "data": data})
+    tail(tmp_path / "run", once=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == "step 1,200  train.loss 0.33333"
+
+
+def test_compare_logs_says_first_on_how_many_steps_the_runs_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write(tmp_path / "a.json", [1.0] * 14)
+    b = write(tmp_path / "b.json", [1.0] * 4)
+    assert run(["compare-logs", a, b, "--rtol", "0.1", "--atol", "0"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "4 steps" in first
+    assert "14" in first
+    assert compare_logs(a, a) == 0
+    assert "all 14 steps" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_tail_follows_a_run_to_its_end(
@@ -153,9 +178,9 @@ def test_tail_follows_a_run_to_its_end(
     monkeypatch.setattr("sonde.cli.log.time.sleep", instead_of_sleeping)
     tail(tmp_path / "run", lines=0)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(" - ")[2] or line for line in lines] == [
-        "Iteration: 1  loss : 0.5 ",
-        "Iteration: 2  loss : 0.5 ",
+    assert [line.partition("  ")[2] or line for line in lines] == [
+        "step 1  loss 0.5",
+        "step 2  loss 0.5",
         "done",
     ]
 

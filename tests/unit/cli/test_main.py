@@ -5,26 +5,79 @@ codes.
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from sonde.cli.main import VERBS, run
+from sonde.cli.examples import EXAMPLES
+from sonde.cli.main import GROUPS, VERBS, build_app, run
 from sonde.version import __version__
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_verb_with_its_summary_on_one_line_of_80(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
-    printed = capsys.readouterr().out
-    # long summaries are wrapped
-    printed = " ".join(word for word in printed.split() if word != "│")
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    listed = dict(line.split(maxsplit=1) for line in lines if " " in line)
     for verb, module in VERBS.items():
         function = getattr(importlib.import_module(f"sonde.cli.{module}"), verb.replace("-", "_"))
-        assert f"{verb} {function.__doc__.splitlines()[0].replace('`', '')}" in printed
+        assert listed[verb] == function.__doc__.splitlines()[0]
+
+
+def test_help_has_the_verbs_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for (title, verbs), following in pairwise([*GROUPS.items(), ("Flags", {})]):
+        panel = printed.partition(f"─ {title} ─")[2].partition(f"─ {following[0]} ─")[0]
+        words = panel.split()
+        assert [verb for verb in verbs if verb not in words] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_has_examples_that_it_understands_and_no_default_of_a_switch(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(["help", verb]) == 0
+    printed = capsys.readouterr().out
+    assert "default: False" not in printed
+    assert 1 <= len(EXAMPLES[verb]) <= 3
+    for example in EXAMPLES[verb]:
+        assert example in printed
+        line = example.removeprefix("source <(").removesuffix(")").partition(" > ")[0]
+        program, *words = shlex.split(line)
+        assert program == "sonde"
+        assert words[0] == verb
+        build_app(verb).parse_args(words)  # raises if it does not understand
+
+
+def test_help_and_version_may_be_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    as_a_flag = capsys.readouterr().out
+    assert run(["help"]) == 0
+    assert capsys.readouterr().out == as_a_flag
+    assert run(["version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+    assert run(["help", "no-such-verb"]) == 2
+
+
+def test_the_flags_of_train_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--help"]) == 0
+    printed = capsys.readouterr().out
+    places = [
+        printed.index(text)
+        for text in ("─ Healing ─", "--heal-patience", "─ Model ─", "--num-heads")
+    ]
+    places += [printed.index(text) for text in ("─ Learning rate ─", "--warmup", "─ Training ─")]
+    assert places == sorted(places)
 
 
 def test_help_of_a_verb_is_its_whole_docstring(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +90,7 @@ def test_help_of_a_verb_is_its_whole_docstring(capsys: pytest.CaptureFixture[str
 def test_help_of_all_verbs_imports_no_verb() -> None:
     code = (
         "import sys; from sonde.cli.main import run; run(['--help']);print([m for m in sys.modules"
-        " if m.startswith('sonde.cli.') and m not in ('sonde.cli.main', 'sonde.cli.terminal')])"
+        " if m.startswith('sonde.cli.') and m[10:] not in ('main', 'terminal', 'examples')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -50,6 +50,16 @@ def test_report_refuses_a_directory_as_its_file(
     assert "is a directory" in capsys.readouterr().err
 
 
+def test_report_refuses_a_format_that_it_does_not_write(
+    eventful_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", str(eventful_run), "-o", str(tmp_path / "x.pdf")]) == 1
+    assert str(tmp_path / "x.html") in capsys.readouterr().err
+    assert not (tmp_path / "x.pdf").exists()
+    wanted = ["report", str(eventful_run), "-o", str(tmp_path / "x.txt"), "--format", "md"]
+    assert run(wanted) == 0  # asked for by name
+
+
 def test_report_and_plot_refuse_what_is_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

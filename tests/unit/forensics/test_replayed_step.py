@@ -125,6 +125,11 @@ def test_data_of_which_a_token_was_exchanged_is_named(run: Path, tmp_path: Path)
     assert batches.problems()[0].startswith(str(tokens))
 
 
+def test_a_sample_is_dropped_as_it_is_printed() -> None:
+    options = ReplayOptions(drop=("train 382", "valid:7", "a set: b 3"))
+    assert options.dropped == [("train", 382), ("valid", 7), ("a set: b", 3)]
+
+
 def test_flags_reach_the_replay(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         sonde(

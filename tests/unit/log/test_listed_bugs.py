@@ -247,6 +247,6 @@ def test_signed_errors_cancelled_in_comparisons() -> None:
     reference = Series(steps=steps, values=np.array([1.0, 1.0, 1.0, 1.0]))
     lower = LogComparison(reference, Series(steps=steps, values=np.array([0.1, 0.1, 0.1, 0.1])))
     swinging = LogComparison(reference, Series(steps=steps, values=np.array([0.5, 1.5, 0.5, 1.5])))
-    assert not lower.is_within(ToleranceFlags(relative=0.05, absolute=0.0002))
-    assert not swinging.is_within(ToleranceFlags(relative=0.05, absolute=0.0002))
+    assert not lower.is_within(ToleranceFlags(rtol=0.05, atol=0.0002))
+    assert not swinging.is_within(ToleranceFlags(rtol=0.05, atol=0.0002))
     assert swinging.mean_absolute == 0.5
