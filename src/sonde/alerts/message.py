@@ -31,13 +31,13 @@ class Alert:
     cause: str = ""
     """Why, as far as it is known."""
     row: str = ""
-    """The row to blame and the beginning of its text, if there is one."""
+    """The first suspect and the beginning of its text, if there is one."""
     path: str = ""
     """The run directory or log."""
     host: str = field(default_factory=socket.gethostname)
     """The machine that noticed it."""
     time: float = field(default_factory=time.time)
-    """When it was noticed, in seconds since the epoch."""
+    """When it was noticed, as Unix time in seconds."""
 
     num_held_back: int = 0
     """The number of alerts that were not sent since the last one, because there were too many."""

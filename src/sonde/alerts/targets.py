@@ -84,8 +84,8 @@ def form_of(host: str) -> Callable[[Alert], Mapping[str, Any]]:
 def slack_body(alert: Alert) -> dict[str, Any]:
     """Return the body for Slack, in which three characters are markup."""
     text = alert.text()
-    for sign, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, escaped)
+    for character, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, escaped)
     return {"text": text}
 
 

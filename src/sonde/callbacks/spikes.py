@@ -1,4 +1,4 @@
-"""The spike recorder as a callback: it sees every update and warns once when a spike begins.
+"""The spike recorder as a callback: it sees every step and warns once when an event begins.
 
 A trainer with a run has one by default (see `TrainerSettings.watch_spikes`); add your own
 `SpikeCallback` to use other settings. The loss it judges is the mean over all ranks, so all of them
@@ -62,20 +62,20 @@ class TargetCharacters:
 
 
 class SpikeCallback(Callback):
-    """Passes every update to a `SpikeRecorder`."""
+    """Passes every step to a `SpikeRecorder`."""
 
     asks: ClassVar[bool] = False
 
     def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
-        """`seed` is the training seed. Together with the update number it determines the random
-        numbers of a step.
+        """`seed` is the training seed. Together with the number of updates before it, it determines
+        the random numbers of a step.
         """
         self.recorder = recorder
         self._seed = seed
 
     def on_step_end(self, context: Context) -> None:
-        """Pass the update to the recorder without reading any tensor. Updates without target tokens
-        are left out.
+        """Pass the step to the recorder without reading any tensor. Steps without target tokens are
+        left out.
         """
         if not context.weight:
             return

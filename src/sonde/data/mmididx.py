@@ -54,7 +54,7 @@ _CODES: Final[dict[Layout, dict[int, str]]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """The layout of an index that passed its checks."""
+    """What the header of an index says, after it passed its checks."""
 
     layout: Layout
     """The dialect of the index."""
@@ -161,9 +161,7 @@ def _read_header(file: BinaryIO, path: Path, num_bin_bytes: int) -> Index:
         raise DamagedFile(f"{path} has version {version}", cause="only version 1 was ever written")
     layout, num_documents = _tell_layout(path, head, num_samples, num_bytes)
     if code not in _CODES[layout]:
-        raise DamagedFile(
-            f"{path} names token type {code}, which the {layout} layout does not have"
-        )
+        raise DamagedFile(f"{path} names token type {code}, which {layout}'s dialect does not have")
     return Index(
         layout=layout,
         dtype=np.dtype(_CODES[layout][code]),

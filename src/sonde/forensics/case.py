@@ -73,7 +73,7 @@ def open_case(run: Path, step: int) -> "Case":
         raise SettingError(
             f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}"
         )
-    spike = next((one for one in log.spikes if one.spans(step)), None)
+    spike = next((spike for spike in log.spikes if spike.spans(step)), None)
     return Case(
         run=run,
         manifest=manifest,
@@ -165,22 +165,24 @@ class Case:
 
     def recorded_sample_losses(self) -> dict[tuple[str, SampleId], float]:
         """Return the recorded loss of each sample of the step."""
-        samples = [one for of_rank in self._recorded() for one in of_rank]
-        return {
-            (sample.dataset, sample.sample): sample.loss
-            for sample in samples
-            if sample.loss is not None
-        }
+        losses = {}
+        for of_rank in self._recorded():
+            for sample in of_rank:
+                if sample.loss is not None:
+                    losses[sample.dataset, sample.sample] = sample.loss
+        return losses
 
     def _recorded(self) -> list[list[RankedSample]]:
         """Return the samples of each rank that recorded some for the last execution of the step."""
-        entries = [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]
-        last = [
-            entry
-            for entry in entries
-            if same_bits(float(entry.get("loss") or math.nan), self.record.loss)
-        ]
-        return [samples for one in last if (samples := list(samples_of(one)))]
+        found = []
+        for spike in self.log.spikes:
+            for entry in spike.steps.get(self.step, ()):
+                loss = float(entry.get("loss") or math.nan)
+                is_last = same_bits(loss, self.record.loss)
+                samples = list(samples_of(entry)) if is_last else []
+                if samples:
+                    found.append(samples)
+        return found
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
@@ -193,17 +195,15 @@ def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
 def _is_current(spike: RecordedSpike, steps: Mapping[int, StepRecord]) -> bool:
     first = spike.event.first_step
     record = steps.get(first)
-    sentences = [entry.get("loss") for entry in spike.steps.get(first, ())]
-    return (
-        record is None
-        or not sentences
-        or any(same_bits(float(one), record.loss) for one in sentences if one is not None)
-    )
+    losses = [entry.get("loss") for entry in spike.steps.get(first, ())]
+    if record is None or not losses:
+        return True
+    return any(same_bits(float(loss), record.loss) for loss in losses if loss is not None)
 
 
-def same_bits(one: float, other: float) -> bool:
+def same_bits(first: float, second: float) -> bool:
     """Return whether two numbers are bit-identical; NaN equals NaN."""
-    return one == other or (math.isnan(one) and math.isnan(other))
+    return first == second or (math.isnan(first) and math.isnan(second))
 
 
 def is_close(loss: float, recorded: float, tolerance: float = 1e-6) -> bool:

@@ -93,16 +93,16 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
     """Return what changed from one start of the run to the next, oldest first. `settings` are those
     of the last start.
     """
-    sentences: list[StartChange] = []
+    changes: list[StartChange] = []
     for step, now, earlier in reversed([*read_starts(run)]):
         changed = changed_settings(now.get("settings_before"), settings)
         words = [
             f"{name} was {old!r:.60} and became {new!r:.60}" for name, (old, new) in changed.items()
         ]
         others = differences(earlier, now) if earlier else ()
-        sentences.append(StartChange(step, (*others, *words), tuple(changed)))
+        changes.append(StartChange(step, (*others, *words), tuple(changed)))
         settings = now.get("settings_before") or settings  # what the start before it was made with
-    return [one for one in reversed(sentences) if one.what]
+    return [change for change in reversed(changes) if change.what]
 
 
 def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:

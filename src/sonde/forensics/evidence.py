@@ -161,12 +161,14 @@ class Evidence:
         """
         start = self.lab.from_step
         known = self.lab.replay.checkpoints()
-        before = [one for one in known if 0 < one < start][-1:]
-        after = [one for one in known if one >= self.case.step and start > 0 and self.made.differs][
-            :1
-        ]
-        pairs = [*((one, start) for one in before), *((start, one) for one in after)]
-        return [compare_tensors(self.lab, *pair) for pair in pairs]
+        before = [step for step in known if 0 < step < start]
+        after = [step for step in known if step >= self.case.step]
+        tests = []
+        if before:
+            tests.append(compare_tensors(self.lab, before[-1], start))
+        if after and start > 0 and self.made.differs:
+            tests.append(compare_tensors(self.lab, start, after[0]))
+        return tests
 
     @cached_property
     def remade(self) -> RemadeCheckpoint | None:
@@ -197,9 +199,8 @@ class Evidence:
 
     def normal_before(self, step: int) -> float:
         """Return the median loss of the steps before one from which on the run was another."""
-        before = Spread(
-            [one.loss for number, one in self.case.steps.items() if step - 64 <= number < step]
-        )
+        records = self.case.steps.values()
+        before = Spread([record.loss for record in records if step - 64 <= record.step < step])
         return before.median if len(before) else self.case.losses.median
 
     @cached_property
@@ -253,14 +254,9 @@ class Evidence:
         """
         found = self.state.own.samples
         rows = self.lab.own_rows
-        world = self.case.manifest.world_size
-        ranks = [
-            number % world
-            for number, samples in enumerate(self.state.own.of_batches)
-            for _ in samples
-        ]
+        ranks = _ranks_of(self.state.own.of_batches, self.case.manifest.world_size)
         if len(rows) != len(found):
-            rows = [Row(_name(one.sample_id), ()) for one in found]
+            rows = [Row(_name(sample.sample_id), ()) for sample in found]
         kept = [
             place
             for place, row in enumerate(rows)
@@ -277,9 +273,11 @@ class Evidence:
         )
         if self._readings is None:
             return seen
-        far = [place for place, one in enumerate(seen) if max(one.z, one.bits_z) > _FAR_Z]
+        far = [place for place, sample in enumerate(seen) if max(sample.z, sample.bits_z) > _FAR_Z]
         read = self._readings.read_together(rows, [sample.token_losses for sample in samples], far)
-        return [replace(one, signs=tuple(signs)) for one, signs in zip(seen, read, strict=True)]
+        return [
+            replace(sample, signs=tuple(signs)) for sample, signs in zip(seen, read, strict=True)
+        ]
 
     @cached_property
     def batch_z(self) -> float:
@@ -297,7 +295,7 @@ class Evidence:
         """Return how rare it is that samples of such a batch are as strange as these, as a negative
         power of ten; 0 for no surprise.
         """
-        return surprise([one.strangeness for one in seen], len(self.samples))
+        return surprise([sample.strangeness for sample in seen], len(self.samples))
 
     @property
     def has_sources(self) -> bool:
@@ -308,7 +306,7 @@ class Evidence:
         """Return the fraction of the excess loss that disappears without these samples, from 0 to
         1.
         """
-        names = frozenset(one.row.name for one in seen)
+        names = frozenset(sample.row.name for sample in seen)
         own = self.state.own.loss
         normal = self.state.here.median + self.state.here.deviation
 
@@ -328,16 +326,18 @@ class Evidence:
 
     def suspects(self, seen: Sequence[SeenSample]) -> list[Suspect]:
         """Return the samples as suspects of a verdict, worst first."""
-        ordered = sorted(
-            seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf
-        )
+        ordered = sorted(seen, key=_worst_first)
         if self.corpus is not None:
-            return [self.corpus.suspect(one.row, one.sample, one.rank) for one in ordered]
+            corpus = self.corpus
+            return [corpus.suspect(sample.row, sample.sample, sample.rank) for sample in ordered]
         return [
             Suspect(
-                dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss
+                dataset=sample.row.name[0],
+                sample=sample.row.name[1],
+                rank=sample.rank,
+                loss=sample.sample.loss,
             )
-            for one in ordered
+            for sample in ordered
         ]
 
     def describe_rate(self) -> str:
@@ -365,16 +365,32 @@ def describe_gradients(evidence: Evidence) -> list[str]:
         sentences.append(
             f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps"
         )
-    ratios = [
-        (one.norm / calm, one.module)
-        for one in evidence.made.modules
-        if one.kind == GRADIENT
-        and (calm := evidence.modules_of_another_batch.get((one.module, one.kind), 0.0)) > 0
-    ]
+    ratios = []
+    for gradient in evidence.made.modules:
+        if gradient.kind == GRADIENT:
+            key = gradient.module, gradient.kind
+            calm = evidence.modules_of_another_batch.get(key, 0.0)
+            if calm > 0:
+                ratios.append((gradient.norm / calm, gradient.module))
     for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
         if ratio > 2:
             sentences.append(f"the gradient of {module} is {ratio:.2g} times that of a calm step")
     return sentences
+
+
+def _ranks_of(batches: Sequence[Sequence[SampleLoss]], world_size: int) -> list[int]:
+    """Return the rank that had each sample of some batches; the ranks take turns."""
+    ranks = []
+    for number, samples in enumerate(batches):
+        ranks += [number % world_size] * len(samples)
+    return ranks
+
+
+def _worst_first(seen: SeenSample) -> float:
+    """Return the key that sorts samples by what they add to the loss, most first; what is not
+    finite is most.
+    """
+    return -seen.excess if math.isfinite(seen.excess) else -math.inf
 
 
 def _name(sample_id: object) -> Name:

@@ -66,7 +66,7 @@ def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
     changes: list[tuple[int, Mapping[str, Any]]] = []
     for last, start, _ in read_starts(run) if step is not None else ():
         # A start that went back further than an earlier change repeated those steps.
-        changes = [(min(one, last), settings) for one, settings in changes]
+        changes = [(min(earlier, last), settings) for earlier, settings in changes]
         before = start.get("settings_before")
         changes += [(last, before)] if isinstance(before, dict) else []
     then = next((settings for last, settings in changes if last >= (step or 0)), None)
@@ -126,6 +126,6 @@ def read_skip_history(run: Path) -> list[LaterSkip]:
         elif isinstance(record.get("step"), int):
             first = record["step"] + 1
         # A start may have gone back further than an earlier one.
-        sentences = [one._replace(first_step=min(first, one.first_step or first)) for one in listed]
-        skips = [*sentences, *skips[len(listed) :]]
+        begun = [skip._replace(first_step=min(first, skip.first_step or first)) for skip in listed]
+        skips = [*begun, *skips[len(listed) :]]
     return skips

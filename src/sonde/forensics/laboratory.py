@@ -97,12 +97,8 @@ class StateTest(NamedTuple):
         """How much higher the loss of each other batch is at this state than at the earlier
         weights.
         """
-        return Spread(
-            [
-                one.loss - before
-                for one, before in zip(self.others, self.earlier_others, strict=False)
-            ]
-        )
+        losses = zip(self.others, self.earlier_others, strict=False)
+        return Spread([now.loss - before for now, before in losses])
 
 
 class Laboratory:
@@ -346,15 +342,15 @@ class Laboratory:
                 found.append(self.replay.batches(number))
         return found
 
-    def _is_close(self, one: float, other: float, first_different: int | None) -> bool:
+    def _is_close(self, recorded: float, replayed: float, first_different: int | None) -> bool:
         """Return whether a recorded and a replayed loss are equal up to rounding."""
-        if not math.isfinite(one) or not math.isfinite(other):
-            return math.isfinite(one) == math.isfinite(other)
-        off = abs(one - other)
+        if not math.isfinite(recorded) or not math.isfinite(replayed):
+            return math.isfinite(recorded) == math.isfinite(replayed)
+        off = abs(recorded - replayed)
         if first_different is not None and first_different - self.from_step > _NUM_EXACT:
-            return off <= _ROUNDING * abs(other)  # all steps were bit-identical until this one
+            return off <= _ROUNDING * abs(replayed)  # all steps were bit-identical until this one
         least = self.case.losses.deviation
-        return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
+        return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(replayed))
 
     def _earlier(self) -> int | None:
         """Return the checkpoint before the starting one; otherwise the starting one, if it is at

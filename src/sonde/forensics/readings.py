@@ -106,8 +106,13 @@ class UsualSigns:
         return damaged
 
     def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:
-        chosen = [one for place in places if (one := self._first[place]) is not None]
-        num = sum(one[0] == (kind or one[0]) and one[1] >= strength for one in chosen)
+        num = 0
+        for place in places:
+            first = self._first[place]
+            if first is None or (kind and first[0] != kind):
+                continue
+            if first[1] >= strength:
+                num += 1
         return (num + _UNSEEN) / (len(places) + 1)
 
 
@@ -195,10 +200,12 @@ class Readings:
         }
         of_parts = dict(zip(parts, self._read(list(parts.values())), strict=True))
         whole = self._read([list(row.target) for row in rows])
-        found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(whole)]
+        found = [_together(of_row, of_parts.get(place, ())) for place, of_row in enumerate(whole)]
         if self._pair_profile is not None:
             of_pairs = self._of_pairs(rows, self._pair_profile)
-            found = [_together(one, other) for one, other in zip(found, of_pairs, strict=True)]
+            found = [
+                _together(of_row, of_pair) for of_row, of_pair in zip(found, of_pairs, strict=True)
+            ]
         return found
 
     def _read(self, tokens: Sequence[list[int]]) -> list[list[Sign]]:
@@ -247,24 +254,24 @@ class Readings:
         # which may cut a character in two
         pieces = [self.text(rows[place].target).strip("\ufffd") for place in places]
         whole = find_signs_of_all([" ".join(pieces)], self.profile)[0]
-        sign = next((one for one in whole if one.kind in kinds and one.strength >= CLEAR), None)
-        if sign is None:
+        clear = [sign for sign in whole if sign.kind in kinds and sign.strength >= CLEAR]
+        if not clear:
             return
         for place in unsure:
-            kept = [one for one in found[place] if one.kind not in (*_VAGUE, *signs.NO_PROSE)]
-            found[place] = [sign, *kept]
+            kept = [sign for sign in found[place] if sign.kind not in (*_VAGUE, *signs.NO_PROSE)]
+            found[place] = [clear[0], *kept]
 
     def _of_pairs(self, rows: Sequence[Row], profile: PairProfile) -> list[list[Sign]]:
         found = []
         for reading in find_signs_of_pairs(*self._sides(rows), profile):
             of_source = [
                 Sign(
-                    one.kind,
-                    _OF_SOURCE * one.strength,
-                    ("it is the source:", *one.evidence),
+                    sign.kind,
+                    _OF_SOURCE * sign.strength,
+                    ("it is the source:", *sign.evidence),
                     of_source=True,
                 )
-                for one in reading.source
+                for sign in reading.source
             ]
             found.append([*reading.pair, *reading.target, *of_source])
         return found
@@ -299,10 +306,10 @@ def _is_clear(found: Sequence[Sign]) -> bool:
     return bool(found) and found[0].strength >= CLEAR
 
 
-def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:
+def _together(first: Sequence[Sign], second: Sequence[Sign]) -> list[Sign]:
     """Merge two lists of signs: each kind once, strongest first."""
     best: dict[str, Sign] = {}
-    for sign in [*one, *other]:
+    for sign in [*first, *second]:
         if sign.kind not in best or sign.strength > best[sign.kind].strength:
             best[sign.kind] = sign
     if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in OF_LENGTH):

@@ -133,9 +133,11 @@ class Replay:
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
         states = self.seams.states
-        checkpoint = next(
-            (one for one in reversed(states.steps()) if one < step and self._is_good(one)), None
-        )
+        checkpoint = None
+        for kept in reversed(states.steps()):
+            if kept < step and self._is_good(kept):
+                checkpoint = kept
+                break
         if checkpoint is None:
             raise SettingError(
                 f"no state from before step {step} was kept", hint="save checkpoints more often"
@@ -300,9 +302,7 @@ def replay_step(
 
     `seams` provides states, batches and updates for a run that sonde's trainer did not make.
     """
-    num_made = max(read_steps(run).by_number, default=None)
-    if num_made is not None and step > num_made:
-        raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} steps")
+    _check_made(run, step)
     options = options or ReplayOptions()
     replay = Replay(run, options=options, seams=seams, settings_of=step)
     from_step = replay.go_to(step)
@@ -327,9 +327,9 @@ def replay_step(
         notes.append(
             f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}"
         )
-    reproduced = (
-        None if recorded is None or options.changes else same_bits(recorded.loss, result.loss)
-    )
+    reproduced = None
+    if recorded is not None and not options.changes:
+        reproduced = same_bits(recorded.loss, result.loss)
     if reproduced is False:
         notes += replay.seams.batches.problems()
     return ReplayReport(
@@ -352,6 +352,13 @@ def replay_step(
             for module in watch.modules()
         ),
     )
+
+
+def _check_made(run: Path, step: int) -> None:
+    """Raise if a run says that it has not come to a step."""
+    num_made = max(read_steps(run).by_number, default=None)
+    if num_made is not None and step > num_made:
+        raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} steps")
 
 
 def calm_norms(replay: Replay) -> dict[tuple[str, str], float]:

@@ -275,7 +275,8 @@ def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, 
     none.
     """
     notes: list[str] = []
-    for step in reversed([one for one in folder.steps() if one < first_step]):
+    earlier = [step for step in folder.steps() if step < first_step]
+    for step in reversed(earlier):
         try:
             wrong = "; ".join(folder.problems(step)[:1]) or folder.document(step).get("distrusted")
         except DamagedFile as error:
@@ -350,7 +351,10 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [flag if value else f"--no-{name.replace('_', '-')}"]
     if isinstance(value, (list, tuple)):
-        return [word for one in value for word in (flag, str(one))]
+        words = []
+        for part in value:
+            words += [flag, str(part)]
+        return words
     return [flag, "none" if value is None else str(value)]
 
 

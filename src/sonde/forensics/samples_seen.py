@@ -76,8 +76,8 @@ class Reference:
         """Return how far the losses of samples are above usual ones of their length, in
         deviations.
         """
-        found: list[float] = self.losses.model.z(*_numbers(samples)).tolist()
-        return [one for one in found if math.isfinite(one)]
+        deviations: list[float] = self.losses.model.z(*_numbers(samples)).tolist()
+        return [deviation for deviation in deviations if math.isfinite(deviation)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +119,7 @@ def surprise(rarities: Sequence[float], num_rows: int) -> float:
     """Return how rare such losses are, alone or together, in a batch of `num_rows`, as a negative
     power of ten; 0 for no surprise.
     """
-    rarest = sorted((one for one in rarities if one > 0), reverse=True)
+    rarest = sorted((rarity for rarity in rarities if rarity > 0), reverse=True)
     found = max(rarest[0] - math.log10(max(num_rows, 1)), 0.0) if rarest else 0.0
     for num, rarity in enumerate(rarest[1:], 2):
         found = max(found, _ALIKE * rarity_of(num, num_rows * 10.0**-rarity))

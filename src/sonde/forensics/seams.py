@@ -134,7 +134,7 @@ class ModuleWatch:
         """Return everything that was recorded."""
         while self._laters:
             self._laters.pop()()
-        ordered = sorted(self._leaves.items(), key=lambda one: one[0][0])
+        ordered = sorted(self._leaves.items(), key=lambda item: item[0][0])  # by part
         return tuple(
             _statistics(name, _PARTS[part], leaves, self._factors[part])
             for (part, name), leaves in ordered
@@ -158,14 +158,13 @@ class ModuleWatch:
 
 def _statistics(name: str, kind: str, leaves: Sequence[Leaf], factor: float) -> ModuleStatistics:
     """Return the statistics of tensors that count as one, times a factor."""
-    known = [
-        one for one in (leaf.get("finite", leaf) for leaf in leaves) if one["Norm"] is not None
-    ]
+    finite = [leaf.get("finite", leaf) for leaf in leaves]
+    known = [leaf for leaf in finite if leaf["Norm"] is not None]
     return ModuleStatistics(
         module=name,
         kind=kind,
-        norm=math.hypot(*(one["Norm"] for one in known)) * factor,
-        max_abs=max((max(-one["Min"], one["Max"]) for one in known), default=0.0) * factor,
+        norm=math.hypot(*(leaf["Norm"] for leaf in known)) * factor,
+        max_abs=max((max(-leaf["Min"], leaf["Max"]) for leaf in known), default=0.0) * factor,
         num_nonfinite=sum(leaf.get("num_nan", 0) + leaf.get("num_inf", 0) for leaf in leaves),
     )
 

@@ -44,7 +44,7 @@ previous one's distance.
 
 
 class AdamSettings(NamedTuple):
-    """The settings that bound the updates of a parameter group."""
+    """The hyperparameters that bound the updates of a parameter group."""
 
     beta1: float
     """The decay rate of the first moment."""
@@ -132,7 +132,7 @@ def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
         ),
         moments=outlying_moments(now, adam) if adam else [],
         fallen=fallen_moments(then, now, adam, after - before) if adam else [],
-        num_moments=sum("exp_avg_sq" in one for one in then.values()),
+        num_moments=sum("exp_avg_sq" in state for state in then.values()),
         steps=lost_steps(then, now),
         stale=_stale(lab, before, after),
         is_before_good=not (adam and outlying_moments(then, adam)),
@@ -171,8 +171,8 @@ def _stale(lab: Laboratory, before: int, after: int) -> int | None:
 
 def _describe(test: TensorTest) -> str:
     worst = [
-        f"{one.name} ({one.num_elements} elements)"
-        for one in (*test.moments[:2], *test.weights[:2])
+        f"{tensor.name} ({tensor.num_elements} elements)"
+        for tensor in (*test.moments[:2], *test.weights[:2])
     ]
     sentences = [f"beyond what Adam can have done: {', '.join(worst)}"] if worst else []
     if test.fallen:
@@ -225,9 +225,8 @@ def note_state(lab: Laboratory) -> None:
         f"the size of weights is {numbers['weights_rms']:.3g} (root of the mean square), at most"
         f" {numbers['weights_max']:.3g}"
     )
-    states = [
-        one for one in lab.replay.optimizer.state.values() if {"exp_avg", "exp_avg_sq"} <= set(one)
-    ]
+    of_parameters = lab.replay.optimizer.state.values()
+    states = [state for state in of_parameters if {"exp_avg", "exp_avg_sq"} <= set(state)]
     if states:
         ratios = [
             state["exp_avg"] / state["exp_avg_sq"].sqrt().clamp_min(1e-12) for state in states
@@ -254,7 +253,7 @@ def _rms(values: Sequence[Tensor]) -> float:
 
 
 def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
-    """Return the Adam settings of a parameter group; None for other optimizers."""
+    """Return the hyperparameters of Adam in a parameter group; None for other optimizers."""
     betas = group.get("betas")
     if not isinstance(betas, Sequence) or len(betas) != 2:
         return None
@@ -325,16 +324,18 @@ def fallen_moments(
     least = settings.beta2**num_updates * _FALLEN
     found = []
     for name, old in before.items():
-        first = old.get("exp_avg_sq")
-        second = now[name].get("exp_avg_sq")
-        if not isinstance(first, Tensor) or not first.numel():
+        earlier = old.get("exp_avg_sq")
+        later = now[name].get("exp_avg_sq")
+        if not isinstance(earlier, Tensor) or not earlier.numel():
             continue
-        known = first.double() > _TINY_MOMENT
-        if not isinstance(second, Tensor):
+        known = earlier.double() > _TINY_MOMENT
+        if not isinstance(later, Tensor):
             found.append((name, 1.0))
-        elif second.shape == first.shape and bool(known.any()):
-            share = float((second.double() < least * first.double())[known].double().mean())
-            found += [(name, share)] if share > _FALLEN_SHARE else []
+        elif later.shape == earlier.shape and bool(known.any()):
+            has_fallen = later.double() < least * earlier.double()
+            share = float(has_fallen[known].double().mean())
+            if share > _FALLEN_SHARE:
+                found.append((name, share))
     return found
 
 
@@ -347,13 +348,13 @@ def lost_steps(before: _Moments, now: _Moments) -> tuple[float, float] | None:
     return (old, new) if new < old else None
 
 
-def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Return the norm of the difference of all weights."""
-    squares = [
-        float((one[name].double() - other[name].double()).square().sum())
-        for name in one
-        if name in other and one[name].shape == other[name].shape and one[name].is_floating_point()
-    ]
+def distance(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
+    """Return the norm of the difference of all weights that both have in the same shape."""
+    squares = []
+    for name, weight in weights.items():
+        other = others.get(name)
+        if other is not None and weight.shape == other.shape and weight.is_floating_point():
+            squares.append(float((weight.double() - other.double()).square().sum()))
     return math.sqrt(sum(squares))
 
 

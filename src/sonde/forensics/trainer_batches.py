@@ -108,10 +108,12 @@ class LoaderBatches(BatchSource):
             # batching
             return
         known = max(done for done in self._known if done < step)
-        for saved in reversed([one for one in self._saved if known < one < step]):
+        closer = [saved for saved in self._saved if known < saved < step]
+        for saved in reversed(closer):
             position = self._position_in(saved)
             if position is not None:
-                self._known[saved], known = position, saved
+                self._known[saved] = position
+                known = saved
                 break
         self.data.load_state_dict(self._known[known])
         self._done = known

@@ -139,7 +139,7 @@ class WeightedMeter(StreamMeter, ABC):
 
     @property
     def val(self) -> float | None:
-        """The last logged value, finite or not; None without data."""
+        """The latest value, finite or not; None without data."""
         return None if self._val is None else float(self._val)
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,7 +198,8 @@ class ExtremeMeter(StreamMeter, ABC):
 
     def take(self, value: float, weight: float) -> None:
         if math.isfinite(value):
-            self._low, self._high = min(self._low, value), max(self._high, value)
+            self._low = min(self._low, value)
+            self._high = max(self._high, value)
         else:
             self._nonfinite += 1
 
@@ -211,10 +212,8 @@ class ExtremeMeter(StreamMeter, ABC):
 
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
-        self._low, self._high = (
-            min(self._low, float(state["low"])),
-            max(self._high, float(state["high"])),
-        )
+        self._low = min(self._low, float(state["low"]))
+        self._high = max(self._high, float(state["high"]))
 
 
 class Maximum(ExtremeMeter):
@@ -289,10 +288,10 @@ class Quantile(ExtremeMeter):
         """Return another quantile of the same stream; NaN if no value was finite."""
         self.settle()
         with LOCK:
-            rank = max(1, math.ceil(q * self._counts.total()))
+            num_left = max(1, math.ceil(q * self._counts.total()))
             for bucket in sorted(self._counts):
-                rank -= self._counts[bucket]
-                if rank <= 0:
+                num_left -= self._counts[bucket]
+                if num_left <= 0:
                     return min(max(middle_of(bucket), self._low), self._high)
         return math.nan
 
@@ -311,17 +310,20 @@ class Quantile(ExtremeMeter):
 
 def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
     """Return values and weights as numbers, read in one transfer."""
-    tensors = [one for pair in pairs for one in pair if type(one) is not float]
+    tensors = [scalar for pair in pairs for scalar in pair if type(scalar) is not float]
     together = sys.modules["torch"].stack([tensor.to(tensors[0].device) for tensor in tensors])
     numbers = iter(together.tolist())
-    read = [[one if type(one) is float else next(numbers) for one in pair] for pair in pairs]
-    return [(value, weight) for value, weight in read]
+    read = []
+    for value, weight in pairs:
+        read_value = value if type(value) is float else next(numbers)
+        read_weight = weight if type(weight) is float else next(numbers)
+        read.append((read_value, read_weight))
+    return read
 
 
 # The running laps, per thread and asyncio task, so that two of them can time the same thing at
 # once. A key is the lap token of a stopwatch; the mapping is replaced, never changed, because
 # contexts share it.
-# never mutated
 _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039
 
 

@@ -110,6 +110,7 @@ def rows_not_finite(batch: Any) -> list[int]:
 
 
 def _weights_not_finite(model: nn.Module) -> list[str]:
+    """Return the names of the weights that are not finite, buffers included."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if not _is_finite(tensor)]
 
@@ -206,8 +207,8 @@ class _Walk:
         """The precision of autocast in the forward pass; None if it is off."""
         self._calls: list[_Call] = []
         """In the order in which the modules returned: inner ones before outer ones."""
-        self._passes: list[str] = []
-        """Modules whose gradients came in whole and went out broken, in the order of backward."""
+        self._broke_gradients: list[str] = []
+        """Modules whose gradients came in finite and went out broken, in the order of backward."""
         self._received: dict[str, bool] = {}
         """Whether the gradients of a module's outputs were finite."""
 
@@ -238,11 +239,13 @@ class _Walk:
                 if call.is_input_finite and not call.is_output_finite:
                     return call.name, call.largest_input
             return "", math.nan
-        if not self._passes:
+        if not self._broke_gradients:
             return "", math.nan
         names = {name for name, _ in model.named_modules()}
-        first = self._passes[0]
-        inner = [name for name in self._passes if name.startswith(f"{first}.") and name in names]
+        first = self._broke_gradients[0]
+        inner = [
+            name for name in self._broke_gradients if name.startswith(f"{first}.") and name in names
+        ]
         name = inner[0] if inner else first
         inputs = [call.largest_input for call in self._calls if call.name == name]
         return name, max(inputs, default=math.nan)
@@ -275,7 +278,7 @@ class _Walk:
     def _gradient_out(self, name: str, gradient: Tensor) -> None:
         is_broken = not bool(torch.isfinite(gradient).all())
         if is_broken and self._received.get(name, False):
-            self._passes.append(name)
+            self._broke_gradients.append(name)
 
 
 def _tensors(value: Any, depth: int) -> list[Tensor]:

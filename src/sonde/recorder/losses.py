@@ -132,10 +132,13 @@ def add_up(rows: Sequence[RowLosses], loss: float) -> bool:
         return False
     if not math.isfinite(loss):
         return any(not math.isfinite(row.mean) for row in rows)
-    tokens = [value for row in rows for value in row.losses]
-    if not tokens:
+    token_losses = [loss for row in rows for loss in row.losses]
+    if not token_losses:
         return False
-    means = (sum(tokens) / len(tokens), sum(row.mean for row in rows) / len(rows))
+    means = (
+        sum(token_losses) / len(token_losses),
+        sum(row.mean for row in rows) / len(rows),
+    )
     return any(abs(mean - loss) <= _WHOLE * abs(loss) for mean in means)
 
 
@@ -143,9 +146,9 @@ def _means_of(token_losses: Tensor) -> RowMeans:
     """Return the mean losses of rows from those of their tokens, NaN where a token does not
     count.
     """
-    tokens = token_losses.detach().float().flatten(1)
-    counts = (~tokens.isnan()).sum(1)
-    losses = tokens.nansum(1) / counts.clamp_min(1)
+    by_row = token_losses.detach().float().flatten(1)
+    counts = (~by_row.isnan()).sum(1)
+    losses = by_row.nansum(1) / counts.clamp_min(1)
     return _on_host(RowMeans(losses, counts))
 
 
@@ -157,28 +160,30 @@ def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -
         return None
     if token_losses is not None:
         return _means_of(token_losses) if len(token_losses) == num_rows else None
-    node = _node(loss.grad_fn)
+    node = _cross_entropy_node(loss.grad_fn)
     if node is None:
         return _preference_losses(loss, num_rows)
     try:
         # torch's notes on autograd document these attributes, in spite of the underscore.
-        scores = node._saved_self  # noqa: SLF001
+        log_probabilities = node._saved_self  # noqa: SLF001
         target = node._saved_target  # noqa: SLF001
         ignored = node._saved_ignore_index  # noqa: SLF001
     except (AttributeError, RuntimeError):  # already freed by a backward pass
         return None
-    if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
+    if not target.numel() or target.numel() % num_rows or log_probabilities.dim() != 2:
         return None
     ignored -= (1 << 64) if ignored >> 63 else 0  # torch returns -100 without its sign
     # 0 where there is no target:
-    tokens = F.nll_loss(scores.detach(), target, ignore_index=ignored, reduction="none").float()
-    if not tokens.is_cpu:
+    of_tokens = F.nll_loss(
+        log_probabilities.detach(), target, ignore_index=ignored, reduction="none"
+    ).float()
+    if not of_tokens.is_cpu:
         counts = (target != ignored).view(num_rows, -1).sum(1)
-        return RowMeans(tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)
+        return RowMeans(of_tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)
     # numpy costs half of torch here
     targets = target.numpy().reshape(num_rows, -1)
     counts = np.add.reduce(targets != ignored, 1)
-    losses = np.add.reduce(tokens.numpy().reshape(num_rows, -1), 1)
+    losses = np.add.reduce(of_tokens.numpy().reshape(num_rows, -1), 1)
     return RowMeans(losses / np.maximum(counts, 1), counts, targets, ignored)
 
 
@@ -186,7 +191,7 @@ def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:
     """Return the losses of pairs behind a preference loss such as DPO's, the mean of -log
     sigmoid(margin); None if it is another one.
     """
-    node = _log_sigmoid(loss.grad_fn)
+    node = _log_sigmoid_node(loss.grad_fn)
     if node is None:
         return None
     try:
@@ -200,7 +205,7 @@ def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:
     return _on_host(RowMeans(losses, counts))
 
 
-def _log_sigmoid(node: Any) -> Any | None:
+def _log_sigmoid_node(node: Any) -> Any | None:
     """Return the node of a log sigmoid that nothing but scaling and averaging follows. A sum of
     several terms has several branches, and no term is the whole loss.
     """
@@ -219,7 +224,8 @@ def _on_host(rows: RowMeans) -> RowMeans:
     return RowMeans(rows.losses.numpy(), rows.counts.numpy())
 
 
-def _node(first: Any) -> Any | None:
+def _cross_entropy_node(first: Any) -> Any | None:
+    """Return the nearest node of a cross-entropy behind a node; None if there is none near."""
     nodes = [first]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__ in _CROSS_ENTROPY:

@@ -105,6 +105,16 @@ def _few(samples: Sequence[Name]) -> str:
     return ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")
 
 
+def _num_targets(replay: Replay, batches: Sequence[Any]) -> int:
+    """Return the number of target tokens in batches, without placeholder rows."""
+    num_targets = 0
+    for batch in batches:
+        for row in replay.seams.batches.rows(batch):
+            if row.name[1] >= 0:
+                num_targets += len(row.target)
+    return num_targets
+
+
 def _find_order(replay: Replay, case: Case) -> CauseFinding | None:
     """Return the rank and the batch it must have received, if a common mistake gives the recorded
     loss. The replay must be before the step.
@@ -117,11 +127,8 @@ def _find_order(replay: Replay, case: Case) -> CauseFinding | None:
         return None
     for rank in range(min(world, len(own))):
         for what, batch in _candidates(replay, corpus, case.step, rank, world):
-            tried = [batch if number == rank else one for number, one in enumerate(own)]
-            rows = [
-                row for one in tried for row in replay.seams.batches.rows(one) if row.name[1] >= 0
-            ]
-            if sum(len(row.target) for row in rows) != recorded.weight:
+            tried = [*own[:rank], batch, *own[rank + 1 :]]
+            if _num_targets(replay, tried) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
             if is_close(loss, recorded.loss, _SAME):

@@ -88,48 +88,69 @@ class Trend(NamedTuple):
     """Whether most steps after this one are as high."""
 
 
+class _Level(NamedTuple):
+    """The losses of a few successive steps."""
+
+    median: float
+    deviation: float
+    step: int
+    """The step in their middle."""
+
+
 def trend_of(case: Case) -> Trend:
     """Return the trend around the step."""
-    steps = case.steps
-    step = case.step
-    numbers = [number for number in steps if number <= step]
-    losses = [steps[number].loss for number in numbers]
-    recent = sorted(loss if math.isfinite(loss) else math.inf for loss in losses[-_RECENT:])
-    lowest = math.nan
-    place = 0
-    deviation = math.nan
-    start = max(0, len(losses) - _RECENT - _BEFORE)
-    for first in range(start, len(losses) - _RECENT - _LEVEL + 1, _LEVEL // 2):
-        spread = Spread(losses[first : first + _LEVEL])
-        if len(spread) and not spread.median >= lowest:
-            lowest = spread.median
-            place = numbers[first + _LEVEL // 2]
-            deviation = spread.deviation
-    limit = lowest + 3 * deviation
-    num_high = next(
-        (count for count, loss in enumerate(reversed(losses)) if loss < limit), len(losses)
-    )
-    later = [
-        steps[number].loss for number in range(step + 1, step + 1 + _NUM_LATER) if number in steps
-    ]
+    so_far = [record for number, record in case.steps.items() if number <= case.step]
+    losses = [record.loss for record in so_far]
+    last_losses = sorted(loss if math.isfinite(loss) else math.inf for loss in losses[-_RECENT:])
+    recent = last_losses[len(last_losses) // 2]
+    lowest = _lowest_level(so_far)
+    limit = lowest.median + 3 * lowest.deviation
+    after = range(case.step + 1, case.step + 1 + _NUM_LATER)
+    later = [case.steps[step].loss for step in after if step in case.steps]
+    num_later_high = sum(not loss < limit for loss in later)
     return Trend(
-        recent=recent[len(recent) // 2],
-        lowest=lowest,
-        lowest_step=place,
-        rise=(recent[len(recent) // 2] - lowest) / deviation,
-        num_high=0 if math.isnan(limit) else num_high,
-        stays_high=bool(later) and sum(not one < limit for one in later) >= 0.6 * len(later),
+        recent=recent,
+        lowest=lowest.median,
+        lowest_step=lowest.step,
+        rise=(recent - lowest.median) / lowest.deviation,
+        num_high=_num_high(losses, limit),
+        stays_high=bool(later) and num_later_high >= 0.6 * len(later),
     )
+
+
+def _lowest_level(records: Sequence[StepRecord]) -> _Level:
+    """Return the lowest level before the recent steps; NaN if there is none."""
+    lowest = _Level(math.nan, math.nan, 0)
+    start = max(0, len(records) - _RECENT - _BEFORE)
+    for first in range(start, len(records) - _RECENT - _LEVEL + 1, _LEVEL // 2):
+        spread = Spread([record.loss for record in records[first : first + _LEVEL]])
+        if len(spread) and not spread.median >= lowest.median:
+            middle = records[first + _LEVEL // 2]
+            lowest = _Level(spread.median, spread.deviation, middle.step)
+    return lowest
+
+
+def _num_high(losses: Sequence[float], limit: float) -> int:
+    """Return how many of the last losses are not below a limit; 0 without a limit."""
+    if math.isnan(limit):
+        return 0
+    num_high = 0
+    for loss in reversed(losses):
+        if loss < limit:
+            break
+        num_high += 1
+    return num_high
 
 
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the rate jumped, the training diverges, or it never began to learn."""
-    found = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
-    return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
+    judged = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
+    found = [finding for finding in judged if finding is not None]
+    return max(found, key=lambda finding: finding.score, default=None)
 
 
 def is_stuck(evidence: Evidence) -> bool:
-    """Return whether the training has learned no more than token frequencies."""
+    """Return whether the training has learnt no more than token frequencies."""
     entropy = evidence.token_entropy
     case = evidence.case
     trend = trend_of(evidence.case)
@@ -173,9 +194,9 @@ def _context_helps(evidence: Evidence) -> float:
     if not batches or any(batch is None for batch in batches):
         return math.nan
     own, other = (lab.replay.loss(batches=[batch]).loss for batch in batches)
-    done = f"{len(rows)} samples, and their tokens in another order" + (
-        ", after other sources" * evidence.has_sources
-    )
+    done = f"{len(rows)} samples, and their tokens in another order"
+    if evidence.has_sources:
+        done += ", after other sources"
     lab.note(
         "has it learnt anything?",
         done,
@@ -193,12 +214,9 @@ def first_jump(case: Case) -> tuple[StepRecord, float] | None:
     for step in range(max(case.step - _WINDOW, _WARM) + 1, case.step + 1):
         before = case.steps.get(step - 1)
         now = case.steps.get(step)
-        if (
-            before is not None
-            and now is not None
-            and before.lr > 0
-            and now.lr / before.lr >= _RATIO
-        ):
+        if before is None or now is None or not before.lr > 0:
+            continue
+        if now.lr / before.lr >= _RATIO:
             return now, before.lr
     return None
 
@@ -207,11 +225,11 @@ def _jumped(evidence: Evidence) -> CauseFinding | None:
     found = first_jump(evidence.case)
     if found is None:
         return None
-    jump, before = found
+    jump, rate_before = found
     sentences = [
         (
-            f"at step {jump.step} it went from {before:.3g} to {jump.lr:.3g},"
-            f" {jump.lr / before:.3g} times as much"
+            f"at step {jump.step} it went from {rate_before:.3g} to {jump.lr:.3g},"
+            f" {jump.lr / rate_before:.3g} times as much"
         )
     ]
     scheduled = evidence.lab.replay.seams.updater.scheduled_rate(jump.step)
@@ -219,21 +237,21 @@ def _jumped(evidence: Evidence) -> CauseFinding | None:
     if scheduled is not None and abs(scheduled - jump.lr) > 1e-6 * jump.lr:
         sentences.append(f"the schedule says {scheduled:.3g} there")
         setting = "schedule"
-    score, bad_checkpoint = _without_jump(evidence, jump, before, sentences)
+    score, bad_checkpoint = _without_jump(evidence, jump, rate_before, sentences)
     return CauseFinding(
         score=score, evidence=sentences, setting=setting, bad_checkpoint=bad_checkpoint
     )
 
 
 def _without_jump(
-    evidence: Evidence, jump: StepRecord, before: float, sentences: list[str]
+    evidence: Evidence, jump: StepRecord, rate_before: float, sentences: list[str]
 ) -> tuple[float, int | None]:
     """Return the score of a jump, and the checkpoint that is bad if the loss is normal without it.
-    Adds to what is `told`.
+    Adds what was found to `sentences`.
     """
     case = evidence.case
     recorded = evidence.case.record.loss
-    is_plain = jump.lr >= _PLAIN_RATIO * before
+    is_plain = jump.lr >= _PLAIN_RATIO * rate_before
     if jump.step >= case.step:
         sentences.append(
             "a rate acts from the next step on: it cannot have raised the loss of this one"
@@ -242,8 +260,8 @@ def _without_jump(
     if jump.step < evidence.lab.replay.first_step:
         sentences.append("no state from before that was kept, so it cannot be tried without")
         return 0.5 if is_plain else 0.15, None
-    words = f"a learning rate of {before:.3g}, as before the jump"
-    loss = evidence.lab.replay_with(jump.step, rate=lambda _: before, words=words)
+    words = f"a learning rate of {rate_before:.3g}, as before the jump"
+    loss = evidence.lab.replay_with(jump.step, rate=lambda _: rate_before, words=words)
     excess = recorded - evidence.normal_before(jump.step)
     if math.isfinite(excess) and excess < _LEAST_EXCESS * case.losses.deviation:
         sentences.append(
@@ -258,9 +276,11 @@ def _without_jump(
     )
     if math.isfinite(loss) and gone > _GONE:
         return 0.7 + 0.27 * min(gone, 1.0), jump.step
-    if is_plain and not case.is_loss_unusual:
+    if not is_plain:
+        return 0.15, None
+    if not case.is_loss_unusual:
         return 0.75, None
-    return 0.5 if is_plain and trend_of(case).stays_high else 0.15, None
+    return 0.5 if trend_of(case).stays_high else 0.15, None
 
 
 def _diverging(evidence: Evidence) -> CauseFinding | None:
@@ -296,7 +316,7 @@ def _diverging(evidence: Evidence) -> CauseFinding | None:
         )
         return CauseFinding(score=0.2, evidence=sentences, setting="lr", title=_TOO_HIGH)
     sentences.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g}")
-    # A change of settings or a bad batch is also possible; several high steps in a row speak
+    # A change of the config or a bad batch is also possible; several high steps in a row speak
     # against a batch.
     score = 0.8 if rising and not evidence.recent_changes else 0.5
     return CauseFinding(

@@ -10,7 +10,7 @@ the two were mixed up.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
@@ -23,6 +23,8 @@ from sonde.spread import Spread
 from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
 
+_LEAST_SCORE: Final = 0.1
+"""A sample with a lower score is not a suspect."""
 _LEAST_TAIL: Final = 0.0
 """A source that hardly helps is a mismatch only if the loss of its target is an outlier too."""
 _MIXED: Final = 0.92
@@ -55,47 +57,63 @@ _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
 
 
+class _Mismatch(NamedTuple):
+    """A sample whose sides may not belong together."""
+
+    score: float
+    seen: SeenSample
+    sentences: tuple[str, ...]
+    """Why they may not."""
+
+
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge which samples have sides that do not fit, by their text or by the model's losses."""
-    scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
+    found = [mismatch for mismatch in _mismatches(evidence) if mismatch.score > _LEAST_SCORE]
+    if not found:
+        return None
+    best = max(found, key=lambda mismatch: mismatch.score)
+    suspects = list({mismatch.seen.row.name: mismatch.seen for mismatch in found}.values())
+    score = best.score * evidence.data_weight
+    sentences = [describe_suspects(evidence, suspects), *best.sentences]
+    if evidence.case.is_loss_unusual:
+        part = evidence.part_of(suspects)
+        them = "it" if len(suspects) == 1 else "them"
+        sentences.append(f"without {them} {part:.0%} of the loss above normal is gone")
+        score *= 0.4 + 0.6 * part
+    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
+
+
+def _mismatches(evidence: Evidence) -> Iterator[_Mismatch]:
+    """Yield what speaks against each sample: its text, and the losses with other sources."""
     test = evidence.once("pairs", lambda: compare_pairs(evidence))
-    unhelped = [
-        sample
-        for sample in evidence.samples
-        if test and test.is_unhelped(sample.row.name) and sample.tail > _LEAST_TAIL
-    ]
+    num_unhelped = sum(_is_outlier_unhelped(test, sample) for sample in evidence.samples)
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
         if first is not None and first.kind == MISMATCHED:
-            scores.append((chance(evidence, first, seen), seen, first.evidence))
-        if test is None or not test.is_telling or (first is not None and first.strength >= CLEAR):
-            continue
-        name = seen.row.name
-        if name in test.mixed and seen.z > 0 and len(test.mixed) > 1:
-            scores.append(
-                (_MIXED if len(test.mixed) > 2 else _TWO_MIXED, seen, (test.mixed[name],))
-            )
-        elif seen in unhelped:
-            why = (
-                f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually"
-                f" {test.usual.median:.2g}"
-            )
-            scores.append((_of_unhelped(len(unhelped), test.expected, seen.tail), seen, (why,)))
-    scores = [one for one in scores if one[0] > 0.1]
-    if not scores:
-        return None
-    best = max(scores, key=lambda one: one[0])
-    suspects = list({one.row.name: one for _, one, _ in scores}.values())
-    score = best[0] * evidence.data_weight
-    sentences = [describe_suspects(evidence, suspects), *best[2]]
-    if evidence.case.is_loss_unusual:
-        part = evidence.part_of(suspects)
-        sentences.append(
-            f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal"
-            " is gone"
+            yield _Mismatch(chance(evidence, first, seen), seen, first.evidence)
+        has_clear_sign = first is not None and first.strength >= CLEAR
+        if test is not None and test.is_telling and not has_clear_sign:
+            yield from _by_losses(test, seen, num_unhelped)
+
+
+def _is_outlier_unhelped(test: "PairTest | None", seen: SeenSample) -> bool:
+    """Return whether the source of a sample does not help, and its loss is an outlier."""
+    return test is not None and test.is_unhelped(seen.row.name) and seen.tail > _LEAST_TAIL
+
+
+def _by_losses(test: "PairTest", seen: SeenSample, num_unhelped: int) -> Iterator[_Mismatch]:
+    """Yield what the losses with other sources say against a sample, if they do."""
+    name = seen.row.name
+    num_mixed = len(test.mixed)
+    if name in test.mixed and seen.z > 0 and num_mixed > 1:
+        yield _Mismatch(_MIXED if num_mixed > 2 else _TWO_MIXED, seen, (test.mixed[name],))
+    elif _is_outlier_unhelped(test, seen):
+        sentence = (
+            f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually"
+            f" {test.usual.median:.2g}"
         )
-        score *= 0.4 + 0.6 * part
-    return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
+        score = _of_unhelped(num_unhelped, test.expected, seen.tail)
+        yield _Mismatch(score, seen, (sentence,))
 
 
 def _of_unhelped(num: int, expected: float, tail: float) -> float:
@@ -150,51 +168,62 @@ def compare_pairs(evidence: Evidence) -> PairTest | None:
     if corpus is None or len(rows) < 2 or corpus.batch(rows[:1]) is None:
         return None
     like = rows_like(rows, corpus, {row.name for row in rows}, _NUM_OTHERS)
-    others = [
-        like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))
-    ]
-    if not others:
+    if not like:
         return None
-    helps, after = _helps(lab, corpus, rows)
-    of_others = [_helps(lab, corpus, other) for other in others if len(other) > 1]
-    usual = Spread([value for one, _ in of_others for value in one.values()])
-    usual_after = Spread([value for _, one in of_others for value in one.values()])
-    odd = frozenset(name for name, loss in after.items() if usual_after.z(loss) > _ODD)
-    by_nature = sum(
-        _is_unhelped(value, usual) and usual_after.z(losses[name]) <= _ODD
-        for values, losses in of_others
-        for name, value in values.items()
-    )
-    expected = len(helps) * (by_nature + _UNSEEN) / (len(usual) + 1)
-    test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
-    unhelped = sorted(
-        (row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name]
-    )
+    size = max(len(rows), 8)
+    others = [like[start : start + size] for start in range(0, len(like), size)]
+    own = _helps(lab, corpus, rows)
+    test = _test_of(own, [_helps(lab, corpus, other) for other in others if len(other) > 1])
+    unhelped = [row for row in rows if test.is_unhelped(row.name)]
+    unhelped.sort(key=lambda row: test.helps[row.name])
     # a source can only belong to a target that its own source does not help
     if test.is_telling and len(unhelped) > 1:
-        test = test._replace(
-            mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median)
-        )
+        tried = unhelped[:_MAX_TRIED]
+        test = test._replace(mixed=_mixed(lab, corpus, unhelped, tried, test.usual.median))
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",
         f"{len(unhelped)} are hardly likelier after their own; {len(test.mixed)} sources fit the"
-        f" target of another sample. Usually the own source takes {usual.median:.2g}"
-        f" (±{usual.deviation:.2g}) off the loss, and {expected:.2g} of {len(helps)} rows are so by"
-        " nature",
+        f" target of another sample. Usually the own source takes {test.usual.median:.2g}"
+        f" (±{test.usual.deviation:.2g}) off the loss, and {test.expected:.2g} of"
+        f" {len(test.helps)} rows are so by nature",
         unhelped=float(len(unhelped)),
         mixed=float(len(test.mixed)),
-        usual=usual.median,
+        usual=test.usual.median,
     )
     return test
 
 
-def _helps(
-    lab: Laboratory, corpus: RunTexts, rows: Sequence[Row]
-) -> tuple[dict[Name, float], dict[Name, float]]:
-    """Return how much each row's source helps, and the loss of its target with other sources, for
-    rows that have another source to try.
-    """
+class _Help(NamedTuple):
+    """What the sources of a batch do, for rows that have another source to try."""
+
+    helps: dict[Name, float]
+    """How much each row's own source helps."""
+    after: dict[Name, float]
+    """The loss of each target with other sources."""
+
+
+def _test_of(own: _Help, of_others: Sequence[_Help]) -> PairTest:
+    """Compare a batch with others. Nothing is tried here, so nothing is mixed up yet."""
+    usual_helps: list[float] = []
+    usual_losses: list[float] = []
+    for other in of_others:
+        usual_helps += other.helps.values()
+        usual_losses += other.after.values()
+    usual = Spread(usual_helps)
+    usual_after = Spread(usual_losses)
+    odd = frozenset(name for name, loss in own.after.items() if usual_after.z(loss) > _ODD)
+    num_by_nature = 0
+    for other in of_others:
+        for name, helps in other.helps.items():
+            if _is_unhelped(helps, usual) and usual_after.z(other.after[name]) <= _ODD:
+                num_by_nature += 1
+    expected = len(own.helps) * (num_by_nature + _UNSEEN) / (len(usual) + 1)
+    return PairTest(helps=own.helps, usual=usual, odd=odd, mixed={}, expected=expected)
+
+
+def _helps(lab: Laboratory, corpus: RunTexts, rows: Sequence[Row]) -> _Help:
+    """Try the rows with their own sources and with those of other rows."""
     own = _losses(lab, corpus, rows)
     found: list[list[float]] = [[] for _ in rows]
     for shift in _SHIFTS:
@@ -203,17 +232,19 @@ def _helps(
             Row(row.name, row.target, other.source) for row, other in zip(rows, moved, strict=True)
         ]
         for place, loss in enumerate(_losses(lab, corpus, tried)):
-            found[place] += [loss] if moved[place].source != rows[place].source else []
+            if moved[place].source != rows[place].source:
+                found[place].append(loss)
     after = {
         row.name: sum(losses) / len(losses)
         for row, losses in zip(rows, found, strict=True)
         if losses
     }
-    return {
+    helps = {
         row.name: after[row.name] - loss
         for row, loss in zip(rows, own, strict=True)
         if row.name in after
-    }, after
+    }
+    return _Help(helps, after)
 
 
 def _mixed(

@@ -22,16 +22,11 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         or (evidence.is_replayed and (evidence.is_state_bad or evidence.made.differs))
     ):
         return None
-    sentences = (
-        []
-        if math.isnan(case.loss_z)
-        else [f"the loss is {case.loss_z:.1f} deviations above that of calm steps"]
-    )
-    sentences += (
-        describe_gradients(evidence)
-        if evidence.is_replayed and (case.is_event or case.is_loss_unusual)
-        else []
-    )
+    sentences = []
+    if not math.isnan(case.loss_z):
+        sentences.append(f"the loss is {case.loss_z:.1f} deviations above that of calm steps")
+    if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
+        sentences += describe_gradients(evidence)
     return CauseFinding(score=0.45, evidence=sentences)
 
 
@@ -71,7 +66,7 @@ def _what_is_missing(scene: SceneEvidence) -> list[str]:
     if len(scene.others_now):
         sentences.append(scene.describe_batch())
     if scene.metric == "grad_norm":
-        sentences.append("its loss is not what stands out, so no sample is blamed")
+        sentences.append("its loss is not what stands out, so no row is blamed")
     elif not scene.row_losses:
         problem = scene.row_problem or "their losses are not seen"
         sentences.append(f"which of its rows did it is not known: {problem}")

@@ -36,16 +36,26 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         for difference in made.result.differences
         if not difference.startswith(("the loss is another", "the code's"))
     ]
-    sentences += [f"not as it was: {one}" for one in known]
-    score = 0.93 if made.num_exact else (0.8 if not known else 0.45)
-    explained = (data_order.RULE, optimizer_state.RULE, stale_weights.RULE)
-    if evidence.has_bad_tensors or any(
-        (found := one.judge(evidence)) and found.score > score for one in explained
-    ):
+    sentences += [f"not as it was: {difference}" for difference in known]
+    score = 0.45 if known else 0.8
+    if made.num_exact:
+        score = 0.93
+    if _is_explained(evidence, score):
         score = 0.2
     if case.manifest.world_size > 1 and not case.recorded_samples():
         score = min(score, 0.5)
     return CauseFinding(score=score, evidence=sentences, rank=rank)
+
+
+def _is_explained(evidence: Evidence, score: float) -> bool:
+    """Return whether another cause explains the difference better than this one with a score."""
+    if evidence.has_bad_tensors:
+        return True
+    for rule in (data_order.RULE, optimizer_state.RULE, stale_weights.RULE):
+        finding = rule.judge(evidence)
+        if finding is not None and finding.score > score:
+            return True
+    return False
 
 
 def _differing(evidence: Evidence) -> tuple[int | None, str]:

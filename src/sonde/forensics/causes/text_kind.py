@@ -16,7 +16,7 @@ deviations of loss and bits.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
@@ -70,40 +70,62 @@ _AT_THE_END: Final = 0.5
 """The exception: the last token makes up this fraction of its excess loss."""
 
 
+class _Candidate(NamedTuple):
+    """A sample that may be the cause."""
+
+    probability: float
+    """The probability that its kind of text is the cause."""
+    seen: SeenSample
+    sign: Sign
+
+
 def judge_kind(evidence: Evidence, *, kind: str) -> CauseFinding | None:
     """Judge the evidence for a kind of text among the samples of the step."""
-    found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in _having(evidence, kind)]
-    found = [one for one in found if one[0] >= _LEAST]
+    found = []
+    for seen, sign in _having(evidence, kind):
+        probability = chance(evidence, sign, seen)
+        if probability >= _LEAST:
+            found.append(_Candidate(probability, seen, sign))
     if not found:
         return None
-    best = max(found, key=lambda one: one[0])
-    # Beside the best, a sample is to blame by its own part of the excess loss, not by that of all
-    # samples of its kind.
-    own = [chance(evidence, sign, seen, part=_part_of(evidence, [seen])) for _, seen, sign in found]
-    suspects = [
-        one[1]
-        for one, by_itself in zip(found, own, strict=True)
-        if one is best or by_itself >= _LEAST
-    ]
-    sentences = [describe_suspects(evidence, suspects), *best[2].evidence]
-    score = best[0] * evidence.data_weight
+    best = max(found, key=lambda candidate: candidate.probability)
+    suspects = _to_blame(evidence, found, best)
+    sentences = [describe_suspects(evidence, suspects), *best.sign.evidence]
+    score = best.probability * evidence.data_weight
     if evidence.case.is_loss_unusual:
         # A batch may contain several kinds: all readable signs together must explain the loss.
-        signed = [
-            sample
-            for sample in evidence.samples
-            if sample.signs and sample.signs[0].strength >= CLEAR
-        ]
-        everything = list(
-            {one.row.name: one for one in [*(one[1] for one in found), *signed]}.values()
-        )
-        part = evidence.part_of(everything)
-        odd = (
-            "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
-        )
+        reading_oddly = _reading_oddly(evidence, found)
+        part = evidence.part_of(reading_oddly)
+        odd = "sample that reads"
+        if len(reading_oddly) != 1:
+            odd = f"{len(reading_oddly)} samples that read"
         sentences.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
         score *= _EXPLAINED + (1 - _EXPLAINED) * part
     return CauseFinding(score=score, evidence=sentences, suspects=evidence.suspects(suspects))
+
+
+def _to_blame(
+    evidence: Evidence, found: Sequence[_Candidate], best: _Candidate
+) -> list[SeenSample]:
+    """Return the samples to blame. Beside the best, a sample is to blame by its own part of the
+    excess loss, not by that of all samples of its kind.
+    """
+    blamed = []
+    for candidate in found:
+        seen = candidate.seen
+        by_itself = chance(evidence, candidate.sign, seen, part=_part_of(evidence, [seen]))
+        if candidate is best or by_itself >= _LEAST:
+            blamed.append(seen)
+    return blamed
+
+
+def _reading_oddly(evidence: Evidence, found: Sequence[_Candidate]) -> list[SeenSample]:
+    """Return the samples that were found and all others with a clear sign, each once."""
+    by_name = {candidate.seen.row.name: candidate.seen for candidate in found}
+    for sample in evidence.samples:
+        if sample.signs and sample.signs[0].strength >= CLEAR:
+            by_name[sample.row.name] = sample
+    return list(by_name.values())
 
 
 def judge_kind_at_scene(scene: SceneEvidence, kind: str) -> CauseFinding | None:
@@ -185,8 +207,11 @@ def _has_own_words(sign: Sign) -> bool:
 
 def _part_of(evidence: Evidence, seen: Sequence[SeenSample]) -> float:
     """Return the part of the batch's excess loss that is in these samples."""
-    total, own = (sum(max(one.excess, 0.0) for one in some) for some in (evidence.samples, seen))
-    return own / max(total, 1e-9) if math.isfinite(own) else 1.0
+    own = sum(max(sample.excess, 0.0) for sample in seen)
+    if not math.isfinite(own):
+        return 1.0
+    total = sum(max(sample.excess, 0.0) for sample in evidence.samples)
+    return own / max(total, 1e-9)
 
 
 def _shared(evidence: Evidence, kind: str) -> tuple[float, float]:
@@ -237,7 +262,7 @@ def sign_of(seen: SeenSample) -> Sign | None:
 
 def describe_suspects(evidence: Evidence, suspects: list[SeenSample]) -> str:
     """Describe how far the losses of the suspects are out."""
-    worst = max(suspects, key=lambda one: one.z)
+    worst = max(suspects, key=lambda suspect: suspect.z)
     loss = worst.sample.loss
     shown = "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3g}"
     bits = (

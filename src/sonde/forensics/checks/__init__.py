@@ -3,7 +3,7 @@
     measured (recorder/checking)  ->  judge (here)  ->  fine, wrong, does not apply, cannot tell
 
 One file for each check, or for a few that share an experiment. `CHECKS` lists them in the order in
-which they are shown; table.py shows them. Nothing here needs torch.
+which they are shown; check_report.py shows them. Nothing here needs torch.
 """
 
 from typing import Final

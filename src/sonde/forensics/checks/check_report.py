@@ -1,4 +1,4 @@
-"""The result of `sonde check`: every answer, and two rows as the model sees them; as plain data, as
+"""The report of `sonde check`: every result, and two rows as the model sees them; as plain data, as
 JSON (docs/formats/check.md), and as a text of 80 columns.
 """
 
@@ -34,12 +34,12 @@ class RowPicture:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckReport:
-    """All results of a check."""
+    """The results of all checks."""
 
     results: tuple[CheckResult, ...]
     rows: tuple[RowPicture, ...] = ()
     num_updates: int = 0
-    """How many updates the script made before."""
+    """How many updates the script made before the checks."""
     seconds: float = 0.0
     """How long the experiments took."""
 

@@ -39,14 +39,7 @@ class CSVBackend(QueuedBackend):
         """Append one row."""
         if record["type"] != LOG:
             return
-        row = {
-            name: value
-            if isinstance(value, (int, float))
-            else ""
-            if value is None
-            else as_text(value)
-            for name, value in table_row(record).items()
-        }
+        row = {name: _cell(value) for name, value in table_row(record).items()}
         missing = [name for name in row if name not in self._columns]
         if missing:
             self._widen(missing)
@@ -92,6 +85,13 @@ class CSVBackend(QueuedBackend):
                 yield from csv.reader(text)
         finally:
             csv.field_size_limit(limit)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell: a number as it is, nothing for None, anything else as text."""
+    if isinstance(value, (int, float)):
+        return value
+    return "" if value is None else as_text(value)
 
 
 def safe_cell(value: object) -> object:
