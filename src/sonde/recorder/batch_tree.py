@@ -135,11 +135,11 @@ def rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
 
 
 def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
-    kind: str
-    content: Any
-    kind, content = (
-        next(iter(tree.items())) if isinstance(tree, dict) and len(tree) == 1 else ("", None)
-    )
+    """Return the part of a batch that a node describes: a dict of its kind and its content."""
+    kind: str = ""
+    content: Any = None
+    if isinstance(tree, dict) and len(tree) == 1:
+        [(kind, content)] = tree.items()
     if kind == "t":
         leaf = leaves[content]
         return leaf.to(template.device) if isinstance(template, Tensor) else leaf
@@ -148,27 +148,36 @@ def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
     if kind == "v":
         return content
     if kind == "d":
-        known: Mapping[Any, Any] = template if isinstance(template, Mapping) else {}
-        items = {key: _rebuild(one, leaves, known.get(key)) for key, one in content}
-        if type(known) is dict:
-            return items
-        made = copy.copy(template)
-        made.update(items)
-        return made
+        return _rebuild_mapping(content, leaves, template)
     if kind == "l":
-        places = template if isinstance(template, (list, tuple)) else []
-        parts = [
-            _rebuild(one, leaves, places[at] if at < len(places) else None)
-            for at, one in enumerate(content)
-        ]
-        if isinstance(template, tuple):
-            return type(template)(*parts) if hasattr(template, "_fields") else tuple(parts)
-        return parts
+        return _rebuild_sequence(content, leaves, template)
     if kind == "o":
         return _rebuild_object(content, leaves, template)
     if kind == "x":
         return template
     raise ValueError(f"{tree!r:.100} is no part of a batch")
+
+
+def _rebuild_mapping(content: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    known: Mapping[Any, Any] = template if isinstance(template, Mapping) else {}
+    items = {key: _rebuild(inner, leaves, known.get(key)) for key, inner in content}
+    if type(known) is dict:
+        return items
+    made = copy.copy(template)
+    made.update(items)
+    return made
+
+
+def _rebuild_sequence(content: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    known = template if isinstance(template, (list, tuple)) else ()
+    parts = []
+    for place, inner in enumerate(content):
+        of_inner = known[place] if place < len(known) else None
+        parts.append(_rebuild(inner, leaves, of_inner))
+    if not isinstance(template, tuple):
+        return parts
+    is_named_tuple = hasattr(template, "_fields")
+    return type(template)(*parts) if is_named_tuple else tuple(parts)
 
 
 def _rebuild_object(content: Any, leaves: Sequence[Tensor], template: Any) -> Any:
@@ -289,13 +298,15 @@ def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
         return sample_names(batch)
     listed = given.tolist() if hasattr(given, "tolist") else list(given)
     if set(map(type, listed)) == {int}:
-        return [(TRAIN, one) for one in listed]
-    if all(
-        isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int)
-        for one in listed
-    ):
-        return [(str(one[0]), one[1]) for one in listed]
+        return [(TRAIN, number) for number in listed]
+    if all(map(_is_name, listed)):
+        return [(str(dataset), number) for dataset, number in listed]
     return sample_names(batch)
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value is a dataset and a number."""
+    return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[1], int)
 
 
 def sample_names(batch: Any) -> list[tuple[str, int]]:

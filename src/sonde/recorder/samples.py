@@ -48,7 +48,7 @@ def without(dataset: Any, run: "Run | Path | str", *, name: str = TRAIN) -> Any:
 
     `name` is the dataset's name in the skip list.
     """
-    missing = [one for one in ("__len__", "__getitem__") if not hasattr(dataset, one)]
+    missing = [method for method in ("__len__", "__getitem__") if not hasattr(dataset, method)]
     if missing:
         raise SettingError(
             f"samples can be left out of a dataset with numbers only, and {type(dataset).__name__}"
@@ -120,7 +120,7 @@ class Tagged(Dataset[Any]):
         if wanted and hasattr(self._dataset, "__getitems__"):
             samples = self._dataset.__getitems__(wanted)
         else:
-            samples = [self._dataset[one] for one in wanted]
+            samples = [self._dataset[number] for number in wanted]
         pairs = zip(wanted, samples, strict=True)
         return [
             pair
@@ -228,8 +228,11 @@ class BatchOrder:
         """Return the next sample that is not left out, for a batch that would otherwise be
         empty.
         """
-        others = (one % self._num_samples for one in range(number + 1, number + self._num_samples))
-        return next((other for other in others if other not in self._left_out), number)
+        for following in range(number + 1, number + self._num_samples):
+            other = following % self._num_samples
+            if other not in self._left_out:
+                return other
+        return number
 
 
 def _own_generators(loader: Any) -> list[torch.Generator]:
@@ -259,7 +262,8 @@ class Rewound:
     def __iter__(self) -> Iterator[Any]:
         self._goes_back = True
         while self._goes_back:
-            self._goes_back, batches = False, iter(self._loader)
+            batches = iter(self._loader)
+            self._goes_back = False
             while not self._goes_back:
                 position = copy.copy(self._loader.state_dict())
                 batch = next(batches, self)
