@@ -130,4 +130,4 @@ def test_smoothing_stays_within_the_values(values: list[float], window: int) -> 
 @given(values=st.lists(st.floats(), min_size=1, max_size=20))
 def test_a_series_agrees_with_itself(values: list[float]) -> None:
     series = Series(steps=np.arange(len(values)), values=np.array(values))
-    assert LogComparison(series, series).is_within(ToleranceFlags(relative=0.0, absolute=0.0))
+    assert LogComparison(series, series).is_within(ToleranceFlags(rtol=0.0, atol=0.0))
