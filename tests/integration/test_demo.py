@@ -54,6 +54,7 @@ def check(folder: Path, told: str) -> None:
         "it was trained past again, and must not have spiked again"
     )
     assert (folder / "run" / "skip-list.txt").is_file()
+    tell_the_same_story(folder / "run", planted)
     assert read(folder / "run" / "run.json")["status"] == "finished"
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -68,6 +69,30 @@ def check(folder: Path, told: str) -> None:
         if "planted" in path.read_text(encoding="utf-8", errors="ignore")
     ]
     assert sorted(knows) == ["verdict.json"]
+
+
+def tell_the_same_story(run: Path, planted: dict[str, Any]) -> None:
+    """The verbs that people try next name the spike, its cause and the line of its text."""
+    for verb in ("show", "spikes"):
+        told = sonde(run, verb)
+        assert re.search(rf"step {planted['update']} +spike", told)
+        assert "garbled text" in told
+        assert f"{planted['file']}:{planted['line']}" in told
+    diagnosed = sonde(run, "diagnose", "--step", str(planted["update"]))
+    assert "garbled text" in diagnosed.splitlines()[0]
+    assert "--apply" not in diagnosed, "the run went back already"
+
+
+def sonde(run: Path, verb: str, *flags: str) -> str:
+    """What a verb says about a run, in the folder in which the demo was run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", verb, str(run), *flags],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=run.parents[1],
+    )
+    return done.stdout
 
 
 def test_a_language_model_on_docstrings(tmp_path: Path) -> None:

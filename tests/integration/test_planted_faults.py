@@ -138,16 +138,25 @@ def test_a_calm_step_is_told_to_be_one_and_the_verdict_is_kept(
 
 
 def test_the_command_tells_evidence_experiments_and_advice(
-    base: BaseRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: BaseRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planted = plant("garbled document", base, tmp_path, seed=0)
+    monkeypatch.setenv("COLUMNS", "80")
     assert sonde(["diagnose", str(tmp_path / "run"), "--step", str(planted.step)]) == 0
     told = capsys.readouterr().out
+    verdict = read_verdict(tmp_path / "run", planted.step)
+    lines = told.splitlines()
+    assert " ".join(lines[:2]).startswith(verdict.causes[0].title)  # the answer comes first
+    too_wide = [line for line in lines if len(line) > 80]
+    assert [line for line in too_wide if str(tmp_path) not in line] == []
+    assert lines[1].startswith("garbled text") or lines[2].startswith("garbled text")
     for words in (
-        "1. garbled text",
         "does it happen again?",
         "which samples?",
-        "what to do",
+        "What to do",
         "sonde rollback",
         "text.de:",
     ):

@@ -14,11 +14,20 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.flags import Moved, Script, command_of
-from sonde.cli.terminal import needs, picked, print_indented, print_rows, tell
+from sonde.cli.terminal import (
+    MAX_WIDTH,
+    needs,
+    picked,
+    print_beside,
+    print_first_words,
+    print_indented,
+    tell,
+)
 from sonde.forensics.case import steps_in_question, steps_that_stand_out
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
 from sonde.forensics.verdict import (
     Cause,
+    Suspect,
     Verdict,
     is_about_another,
     read_verdict,
@@ -29,10 +38,13 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
 from sonde.report import wording
+from sonde.report.marks import superseded
 
 _NUM_CAUSES: Final = 4
 _NUM_SUSPECTS: Final = 3
 _NUM_STEPS: Final = 3
+_LABEL: Final = 17
+"""Width of the labels of a plan."""
 _SURE: Final = 0.8
 _LIKELY: Final = 0.5
 
@@ -100,23 +112,35 @@ def _tell_no_event(run: Path, *, json: bool) -> None:
     }
 
     def show(console: Console) -> None:
+        console.width = min(console.width, MAX_WIDTH)
         console.print("no event was recorded in the run as it stands, so there is nothing to say")
+        place = shlex.quote(str(run))
         for verdict in undone[:_NUM_STEPS]:
             first = verdict.causes[0]
-            console.print(
-                Text(
-                    f"  step {verdict.step}, since undone: {first.title} {first.confidence:.0%}"
-                    f" (`sonde diagnose {run} --step {verdict.step}`)"
-                )
+            sentence = (
+                f"step {verdict.step:,}, since undone: {first.title} ({first.confidence:.0%})"
             )
+            print_indented(console, Text(sentence), 2)
+            command = f"sonde diagnose {place} --step {verdict.step}"
+            console.print(Text(f"    {command}", style="cyan"), soft_wrap=True)
         if far:
-            steps = ", ".join(f"{number} ({z:+.1f} deviations)" for number, z in far)
-            console.print(Text(f"losses farthest above those before them: step {steps}"))
-            console.print(
-                Text(f"to look at one all the same: sonde diagnose {run} --step {far[0][0]}")
+            steps = ", ".join(f"{number:,} ({z:+.1f} deviations)" for number, z in far)
+            print_indented(
+                console, Text(f"losses farthest above those before them: step {steps}"), 0
             )
-        console.print("a mistake that is there from the first step makes no event:")
-        console.print("  `sonde check -- python train.py` looks for those")
+            print_indented(
+                console,
+                Text(f"to look at one all the same: `sonde diagnose {place} --step {far[0][0]}`"),
+                0,
+            )
+        print_indented(
+            console,
+            Text(
+                "a mistake that is there from the first step makes no event:"
+                " `sonde check -- python train.py` looks for those"
+            ),
+            0,
+        )
 
     tell(document, show, json=json)
 
@@ -132,52 +156,88 @@ def _diagnosed_by_script(
 
 
 def _show(console: Console, verdict: Verdict, newest: Verdict, path: Path) -> None:
-    """Show the verdict that holds, and the newest one where that is another."""
-    first = verdict.causes[0]
-    console.print(Text(f"step {verdict.step} of {verdict.run_id}", style="bold"))
+    """Show the verdict that holds, and the newest one where that is another. The answer comes
+    first, then its evidence and what to do, then everything else.
+    """
+    console.width = min(console.width, MAX_WIDTH)
+    run = path.parent.parent
+    first, *others = verdict.causes[:_NUM_CAUSES]
+    headline = f"{first.title} ({first.confidence:.0%})"
+    print_indented(console, Text(headline, style=_style(first.confidence)), 0)
+    about = f"{first.cause.replace('_', ' ')}, step {verdict.step:,} of {verdict.run_id}"
+    console.print(Text(about, style="dim"), soft_wrap=True)
     if verdict != newest:
-        again = newest.causes[0]
-        undone = "a verdict from before stays: it is stronger"
-        if is_about_another(verdict, newest):
-            undone = "this is the verdict on the step as it was before it was undone"
-        console.print(Text(undone, style="dim"))
-        asked = f"asked again, of the step as it stands: {again.title} {again.confidence:.0%}"
-        console.print(Text(asked, style="dim"))
-    console.print(Text(first.title, style=_style(first.confidence)))
-    for number, cause in enumerate(verdict.causes[:_NUM_CAUSES], 1):
-        _show_cause(console, number, cause)
-    console.print(Text("\nwhat was tried", style="bold"))
+        _show_newest(console, verdict, newest)
+    console.print()
+    _show_evidence(console, first, indent=2)
+    for suspect in first.suspects[:_NUM_SUSPECTS]:
+        _show_suspect(console, suspect)
+    _show_advice(console, verdict, run)
+    if others:
+        console.print(Text("\nLess likely", style="bold"))
+    for cause in others:
+        print_indented(console, Text(_kind(cause), style=_style(cause.confidence)), 2)
+        _show_evidence(console, cause, indent=4)
+    console.print(Text("\nWhat was tried", style="bold"))
     for experiment in verdict.experiments:
-        console.print(Text.assemble((f"  {experiment.question} ", "cyan"), experiment.done))
+        question = Text.assemble((f"{experiment.question} ", "cyan"), experiment.done)
+        print_indented(console, question, 2)
         print_indented(console, Text(experiment.found), 4)
-    if first.advice:
-        console.print(Text("\nwhat to do", style="bold"))
-        for advice in first.advice:
-            print_indented(console, Text(advice.replace(" RUN", f" {path.parent.parent}")), 2)
-    console.print(
-        Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim")
-    )
+    took = f"{wording.duration(verdict.seconds)}; the verdict is in {path}"
+    console.print(Text(f"\n{took}", style="dim"), soft_wrap=True)
 
 
-def _show_cause(console: Console, number: int, cause: Cause) -> None:
-    where = [
-        f"{name} {value}"
-        for name, value in (("module", cause.module), ("setting", cause.setting))
-        if value
-    ]
-    where += [f"rank {cause.rank}"] if cause.rank is not None else []
-    kind = (cause.cause.replace("_", " "), _style(cause.confidence))
-    place = (f"  {', '.join(where)}" if where else "", "cyan")
-    console.print(Text.assemble(f"\n{number}. ", kind, f"  {cause.confidence:.0%}", place))
+def _show_newest(console: Console, verdict: Verdict, newest: Verdict) -> None:
+    """Say why an earlier verdict holds, and what was found just now."""
+    again = newest.causes[0]
+    why = "a verdict from before stays: it is stronger"
+    if is_about_another(verdict, newest):
+        why = "this is the verdict on the step as it was before it was undone"
+    print_indented(console, Text(why, style="dim"), 0)
+    asked = f"asked again, of the step as it stands: {again.title} ({again.confidence:.0%})"
+    print_indented(console, Text(asked, style="dim"), 0)
+
+
+def _kind(cause: Cause) -> str:
+    """Return the name of a cause with its confidence and what it points at."""
+    where = [f"{name} {value}" for name, value in _points_at(cause) if value]
+    kind = f"{cause.cause.replace('_', ' ')} ({cause.confidence:.0%})"
+    return ", ".join([kind, *where])
+
+
+def _points_at(cause: Cause) -> list[tuple[str, str | None]]:
+    rank = None if cause.rank is None else str(cause.rank)
+    return [("module", cause.module), ("setting", cause.setting), ("rank", rank)]
+
+
+def _show_evidence(console: Console, cause: Cause, *, indent: int) -> None:
+    for name, value in _points_at(cause):
+        if value and indent == 2:
+            print_indented(console, Text(f"{name} {value}", style="cyan"), indent)
     for sentence in cause.evidence:
-        print_indented(console, Text(sentence), 3)
-    for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
-        loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
-        print_indented(
-            console, Text(", ".join([*wording.origin(suspect, suspect), *loss]), "yellow"), 3
-        )
-        if suspect.text:
-            print_indented(console, Text(wording.visible(" ".join(suspect.text.split()))[:200]), 6)
+        print_indented(console, Text(f"· {sentence}"), indent)
+
+
+def _show_suspect(console: Console, suspect: Suspect) -> None:
+    loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
+    where = ", ".join([*wording.origin(suspect, suspect), *loss])
+    print_indented(console, Text(where, style="yellow"), 2)
+    if suspect.text:
+        print_first_words(console, wording.visible(suspect.text), 4)
+
+
+def _show_advice(console: Console, verdict: Verdict, run: Path) -> None:
+    """Show what to do; nothing if the run went back to before the step already."""
+    undone = superseded(run, verdict.step, verdict.time)
+    if not undone and not verdict.causes[0].advice:
+        return
+    console.print(Text("\nWhat to do", style="bold"))
+    if undone:
+        print_indented(console, Text(f"Nothing: {undone.partition(': ')[2]}."), 2)
+        return
+    place = shlex.quote(str(run))
+    for advice in verdict.causes[0].advice:
+        print_indented(console, Text(advice.replace(" RUN", f" {place}")), 2)
 
 
 def _style(confidence: float) -> str:
@@ -253,12 +313,13 @@ def _show_plan(
         "because": plan.reason,
         "skip list": str(plan.skip_list),
     }
-    print_rows(console, ("", ""), rows.items())
+    console.width = min(console.width, MAX_WIDTH)
+    for label, text in rows.items():
+        print_beside(console, Text(f"{label:<{_LABEL}}  ", style="bold"), Text(text))
     for note in plan.notes:
-        console.print(Text(note, style="yellow"))
-    console.print(
-        "done; train on with"
-        if applied
-        else "nothing was changed; --apply does it, then train on with"
+        print_indented(console, Text(note, style="yellow"), 0)
+    done = (
+        "done; resume with" if applied else "nothing was changed; --apply does it, then resume with"
     )
-    console.print(Text(f"  {shlex.join(plan.command)}", style="bold"))
+    console.print(done)
+    console.print(Text(f"  {shlex.join(plan.command)}", style="bold"), soft_wrap=True)

@@ -57,9 +57,9 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             "no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json"
         )
     logs = {source: summarise(source) for source in sources}
-    for source, log in logs.items():
-        if not log["num_records"]:
-            cause = damage_text(log["num_bad"]) if log["num_bad"] else "it is empty"
+    for source, found in logs.items():
+        if not found["num_records"]:
+            cause = damage_text(found["num_bad"]) if found["num_bad"] else "it is empty"
             raise SettingError(f"there are no records in {source}", cause=cause)
     if csv and not json:
         metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]

@@ -35,7 +35,8 @@ MAX_WIDTH: Final = 100
 """Text is wrapped here on a wider terminal: longer lines are hard to read."""
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
-_WORD: Final = re.compile(r"(\S+)\s*")
+_WORD: Final = re.compile(r"((?:`[^`\n]*`|[^\s`])+|\S)\s*")
+"""A word and the space after it. A command in backticks is one word: it is copied as a whole."""
 
 
 @contextlib.contextmanager

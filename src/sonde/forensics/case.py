@@ -48,7 +48,8 @@ def steps_that_stand_out(run: Path, num: int) -> list[tuple[int, float]]:
     steps = read_steps(run).by_number
     numbers = list(steps)
     found = []
-    for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):
+    first = min(WINDOW, max(len(numbers) - 1, 1))  # the first step has none before it
+    for place in range(first, len(numbers)):
         before = Spread([steps[number].loss for number in numbers[max(0, place - WINDOW) : place]])
         loss = steps[numbers[place]].loss
         found.append((numbers[place], before.z(loss) if math.isfinite(loss) else math.inf))

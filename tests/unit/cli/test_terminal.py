@@ -4,9 +4,19 @@ import json
 import sys
 
 import pytest
+from rich.cells import cell_len
 from rich.text import Text
 
-from sonde.cli.terminal import SafeConsole, guarded, print_rows, screen, write_json
+from sonde.cli.terminal import (
+    SafeConsole,
+    guarded,
+    print_beside,
+    print_first_words,
+    print_indented,
+    print_rows,
+    screen,
+    write_json,
+)
 from sonde.report.wording import visible
 
 
@@ -91,3 +101,37 @@ def test_json_is_the_same_value_and_safe_to_show(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     assert visible(text) == text
     assert json.loads(text) == value
+
+
+def test_a_paragraph_is_wrapped_beside_its_label(capsys: pytest.CaptureFixture[str]) -> None:
+    print_beside(SafeConsole(width=20), Text("loss  ", style="bold"), Text("one two three four"))
+    assert capsys.readouterr().out.splitlines() == ["loss  one two three", "      four"]
+
+
+def test_a_path_and_a_command_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/{'x' * 30}/y.txt:7"
+    command = "`sonde rollback runs/mine --step 186`"
+    print_indented(SafeConsole(width=20), Text(f"see {path} then {command}."), 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["  see", f"  {path}", "  then", f"  {command}."]
+
+
+def test_text_without_an_end_of_its_code_is_wrapped_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_indented(SafeConsole(width=12), Text("an ` alone ` ` here\n\nand more"), 0)
+    words = ["an", "`", "alone", "`", "`", "here", "and", "more"]
+    assert capsys.readouterr().out.split() == words
+
+
+def test_first_words_fill_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_first_words(SafeConsole(width=12), "大" * 40, 2)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("  大大大大")
+    assert line.endswith("…")
+    assert cell_len(line) <= 12
+
+
+def test_piped_output_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    assert screen().width == 72

@@ -106,14 +106,14 @@ def test_samples_can_be_left_alone(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "s")) == []
 
 
-def test_the_list_has_a_section_of_samples_and_a_step_shows_them(
+def test_the_list_has_samples_that_stood_out_and_a_step_shows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Run(tmp_path / "run") as run:
         feed(run.spikes())
     assert run_cli(["spikes", str(tmp_path / "run")]) == 0
     printed = capsys.readouterr().out
-    assert "1 single samples far above others of their length" in printed
+    assert f"step {BAD_STEP}  sample  1 sample stood out" in printed
     assert str(100 * BAD_STEP + BAD_ROW) in printed
     assert run_cli(["spikes", str(tmp_path / "run"), "--step", str(BAD_STEP)]) == 0
     assert "1. loss 8 at step 150 where samples of its length have" in capsys.readouterr().out
