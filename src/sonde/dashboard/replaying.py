@@ -57,6 +57,11 @@ def how_to_replay(run: Path, manifest: Manifest | None, step: int) -> Replaying:
         return Replaying((AGAIN,), script=f"{shlex.join(words)}   (in {directory})")
     if manifest.recipe is not None:
         return Replaying(("--trust-recipe",), script=manifest.recipe)
+    if RunLayout(run).kept.is_dir():
+        return Replaying(
+            problem="This run kept batches but no states. Its steps are replayed from the script's"
+            f" own checkpoints: sonde replay {run} --step {step} -- COMMAND that resumes from one."
+        )
     return Replaying(
         problem="This run kept no states and batches, so its steps cannot be replayed. A"
         " sonde.Recorder in the loop keeps them."

@@ -201,7 +201,10 @@ def _without_answer(code: int, command: Sequence[str]) -> RunError:
             cause=(
                 "its loop was already over: it may have resumed from its own finished checkpoint"
             ),
-            hint="let the script not resume in a replay: `if not sonde.is_replay(): resume()`",
+            hint=(
+                "let it resume from a checkpoint before the step, or not at all in a replay:"
+                " `if not sonde.is_replay(): resume()`"
+            ),
         )
     return RunError(
         f"the replay ended with exit code {code} and without an answer",
