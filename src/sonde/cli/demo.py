@@ -9,7 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from sonde.cli.check import check_script, show_report
-from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
+from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented, print_sample
 from sonde.demo.scenario import claim, language_model, translation
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
@@ -100,10 +100,10 @@ class _ScreenNarrator:
         the source first.
         """
         if sample.source_text:
-            print_indented(
+            print_sample(
                 self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT
             )
-        print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
+        print_sample(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: Path, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""
