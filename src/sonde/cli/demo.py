@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sonde.checkpoint.resume_report import MOMENTS, read_reports
 from sonde.cli.check import check_script, show_report
-from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
+from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented, print_sample
 from sonde.demo.scenario import Narrator, claim, language_model, open_log, translation
 from sonde.forensics.checks.check_report import CheckReport
 from sonde.report import wording
@@ -142,10 +142,10 @@ class _ScreenNarrator:
         the source first.
         """
         if sample.source_text:
-            print_indented(
+            print_sample(
                 self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT
             )
-        print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
+        print_sample(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: Path, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""

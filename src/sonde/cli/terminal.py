@@ -179,6 +179,15 @@ def print_beside(console: Console, label: Text, text: Text) -> None:
         begin = Text(" " * label.cell_len)
 
 
+def print_sample(console: Console, text: Text, indent: int) -> None:
+    """Print the text of a sample, indented. Unlike in a sentence, its words may be broken: garbled
+    text has no spaces.
+    """
+    for line in text.wrap(console, max(console.width - indent, 1)):
+        line.rstrip()
+        console.print(Text.assemble(" " * indent, line), soft_wrap=True)
+
+
 def print_first_words(console: Console, text: str, indent: int, style: str = "") -> None:
     """Print the beginning of a text, as much of it as one line holds."""
     line = Text(" ".join(text.split()), style=style)

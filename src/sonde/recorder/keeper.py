@@ -79,11 +79,11 @@ class Keeper:
         self._max_file_bytes = self._options.max_bytes // (_NUM_FILES * self._run.world_size)
         self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
         self._start = max(ranks.gather(self._start))
-        self.keeps_states = self._options.state_every > 0
+        self._keeps_batches = self._options.max_bytes > 0
+        self.keeps_states = self._options.state_every > 0 and self._keeps_batches
         """Whether states are kept; False if a single one exceeds the budget."""
         self.plan: StatePlan | None = None
         """What the budget allows; None as long as no state was to be kept."""
-        self._keeps_batches = self._options.keep_batches
         self._has_started = False
         self.copies_batches = False
         """Whether the loop overwrites its batches; then each is copied when it begins."""

@@ -63,7 +63,7 @@ def _what_is_kept(training: Training, keeper: Keeper) -> str:
             f"a state of {size_in_words(size)} every {options.state_every} steps, {states}, and"
             f" the batches since, {limit}; replay reaches back up to {reach:,} steps"
         )
-    if not options.keep_batches:
+    if not options.max_bytes:
         return "neither states nor batches are kept, so steps cannot be replayed"
     each = keeper.bytes_per_update() * training.run.world_size
     reach = options.max_bytes // each if each else 0

@@ -68,14 +68,12 @@ class RecorderOptions:
     """Keep the training state every this many steps. 0 means never: then the script's own
     checkpoints are the states that steps are replayed from.
     """
-    keep_batches: bool = True
-    """Keep the batches since the oldest kept state; without states, as many as `max_bytes` allows.
-    Without batches nothing can be replayed later.
-    """
     keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""
-    max_bytes: Positive = 20 << 30
-    """The disk budget in bytes for kept states and batches of all ranks."""
+    max_bytes: Count = 20 << 30
+    """The disk budget in bytes for kept states and the batches since, of all ranks. 0 keeps
+    nothing, so that no step can be replayed.
+    """
 
     # What a resume must restore.
     on_resume: OnResume = "tell"

@@ -83,7 +83,7 @@ class Recorder:
             return
         options = options or RecorderOptions()
         if is_check():  # its run is thrown away
-            options = replace(options, state_every=0, keep_batches=False)
+            options = replace(options, max_bytes=0)
             on_event = "record"
         reaction, targets = split_on_event(on_event)
         check_on_event(reaction, options)

@@ -106,6 +106,8 @@ _MOSTLY_KNOWN: Final = 0.5
 """A text with this fraction of the usual share of known words is not garbled, unless its letters
 are.
 """
+_LETTERS_A_WORD: Final = 3
+"""Texts with fewer letters a word have no words: every corpus knows the single letters of noise."""
 _SHORT: Final = 40
 """In a text of at most this many characters, a single sign may be a tag that covers it."""
 _USUAL: Final = 0.01
@@ -464,7 +466,8 @@ class _Reader:
             self._is_gibberish = self._above("surprise", 0.2) > 1
         else:
             usual = self.profile.usual["known_words"].median
-            if self.values["known_words"] > _MOSTLY_KNOWN * usual:
+            are_words = self.num_letters >= _LETTERS_A_WORD * self.num_words
+            if are_words and self.values["known_words"] > _MOSTLY_KNOWN * usual:
                 return None  # words of the corpus among something else: a list, a template
         strength = min(1.0, 0.2 + 0.2 * self.values["odd"])
         if strength < 0.3:

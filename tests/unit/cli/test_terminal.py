@@ -14,6 +14,7 @@ from sonde.cli.terminal import (
     print_first_words,
     print_indented,
     print_rows,
+    print_sample,
     screen,
     write_json,
 )
@@ -122,6 +123,13 @@ def test_text_without_an_end_of_its_code_is_wrapped_all_the_same(
     print_indented(SafeConsole(width=12), Text("an ` alone ` ` here\n\nand more"), 0)
     words = ["an", "`", "alone", "`", "`", "here", "and", "more"]
     assert capsys.readouterr().out.split() == words
+
+
+def test_the_text_of_a_sample_is_broken_where_the_line_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_sample(SafeConsole(width=12), Text("x" * 25), 2)
+    assert capsys.readouterr().out.splitlines() == [f"  {'x' * num}" for num in (10, 10, 5)]
 
 
 def test_first_words_fill_one_line(capsys: pytest.CaptureFixture[str]) -> None:

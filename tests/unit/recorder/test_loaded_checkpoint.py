@@ -102,5 +102,5 @@ def test_batches_without_states_stay_within_the_budget_and_the_oldest_go_first(
 
 
 def test_nothing_is_kept_if_neither_states_nor_batches_are_wanted(tmp_path: Path) -> None:
-    run = train(tmp_path, 12, RecorderOptions(state_every=0, keep_batches=False))
+    run = train(tmp_path, 12, RecorderOptions(max_bytes=0))
     assert not (run / "flight").exists()

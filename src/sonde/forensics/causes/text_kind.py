@@ -45,7 +45,7 @@ _ALONE_PER_Z: Final = 1.28
 _ALONE_PER_BITS_Z: Final = 0.32
 """The log-odds of a sample by itself. All but the base are for a sign of strength 1."""
 _OTHERS_FAR: Final = 4.0
-"""A sample is not alone if another is this many deviations out."""
+"""A sample does not explain a step if others, without its sign, are this many deviations out."""
 _MOST_Z: Final = 6.0
 _MOST_BITS_Z: Final = 12.0
 """More deviations say no more."""
@@ -174,16 +174,20 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | No
     odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * expected)
     odds += _PER_RARITY * rarity + _PER_CROWD * crowd
     odds += _PER_PART * (shared if part is None else part)
-    if _is_alone(evidence, seen):
+    if not _are_others_far(evidence, sign.kind):
         odds = max(odds, odds_alone(sign, seen, expected))
     return 1 / (1 + math.exp(-odds))
 
 
-def _is_alone(evidence: Evidence, seen: SeenSample) -> bool:
-    """Return whether no other sample of the step is far out: where several are, what they share
+def _are_others_far(evidence: Evidence, kind: str) -> bool:
+    """Return whether samples are far out that have no sign of a kind: then what all of them share
     explains the step, not the sign of one.
     """
-    return not any(other.z > _OTHERS_FAR for other in evidence.samples if other is not seen)
+    for other in evidence.samples:
+        sign = sign_of(other)
+        if other.z > _OTHERS_FAR and (sign is None or sign.kind != kind):
+            return True
+    return False
 
 
 def odds_alone(sign: Sign, seen: SeenSample, expected: float) -> float:
