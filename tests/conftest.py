@@ -28,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# The processes of pytest-xdist have the width of its terminal here; output is tested without one.
+os.environ.pop("COLUMNS", None)
+
 MAX_FAST_CPU_SECONDS: Final = 6.0
 """Generous: a test over about one second should say so, but a busy machine, the first import of
 torch and the first language model cost too.

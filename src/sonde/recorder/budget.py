@@ -52,7 +52,8 @@ def _bytes_in(value: Any, seen: set[int]) -> int:
     """Return the bytes of all tensors in a nested value, each memory once."""
     if isinstance(value, Tensor):
         own = value.to_local() if isinstance(value, DTensor) else value
-        place = own.data_ptr()
+        has_memory = own.layout is torch.strided and not own.is_meta
+        place = own.data_ptr() if has_memory else 0
         if place and place in seen:
             return 0
         seen.add(place)

@@ -73,7 +73,7 @@ def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(
     assert all(math.isfinite(one.loss) for one in read_steps(bad.directory).by_number.values())
     assert describe(bad.directory)[0][0] == f"Step {BAD_STEP}: the loss was not finite."
     assert "1 sample left out, 1 step made again" in describe(bad.directory)[-1][0]
-    assert sonde(["show", str(bad.directory)]) == 0
+    assert sonde(["show", str(bad.directory), "--all"]) == 0
     shown = [
         capsys.readouterr().out,
         render_markdown(gather(bad.directory)),

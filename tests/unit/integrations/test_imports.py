@@ -255,7 +255,7 @@ def test_an_imported_run_has_the_events_of_its_loss(
         True,
     )
     assert sonde(["spikes", str(run)]) == 0
-    assert "1500" in capsys.readouterr().out
+    assert "1,500" in capsys.readouterr().out
 
 
 def test_any_log_can_be_imported_and_names_in_it_lead_nowhere_else(tmp_path: Path) -> None:

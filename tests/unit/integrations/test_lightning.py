@@ -3,7 +3,6 @@ that happened in the run.
 """
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,10 @@ from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
 from sonde.spikes.spike_log import read_spikes
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 # the import alone takes seconds, and warns
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 GARBLED = 1500
-PROJECT_FILE = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def rows(num: int) -> list[Tensor]:
@@ -105,7 +98,6 @@ def test_a_script_is_recorded_because_the_environment_asks_for_it_and_only_once(
 ) -> None:
     from sonde.integrations.lightning import SondeCallback
 
-    _install_entry_points(tmp_path / "installed", monkeypatch)
     fit([], max_steps=2)
     monkeypatch.setenv("SONDE_LIGHTNING_RUN", str(tmp_path / "asked"))
     fit([], max_steps=2)
@@ -114,20 +106,6 @@ def test_a_script_is_recorded_because_the_environment_asks_for_it_and_only_once(
     fit([SondeCallback(tmp_path / "own")], max_steps=2)
     assert sorted(read_steps(tmp_path / "own").by_number) == [1, 2]
     assert not (tmp_path / "other").exists()
-
-
-def _install_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the entry points of pyproject.toml known, as an installation does."""
-    project = tomllib.loads(PROJECT_FILE.read_text())["project"]
-    lines = []
-    for group, names in project["entry-points"].items():
-        lines.append(f"[{group}]")
-        lines += [f"{name} = {value}" for name, value in names.items()]
-    information = folder / "sonde_of_the_test-1.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text("Name: sonde-of-the-test\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("\n".join(lines))
-    monkeypatch.syspath_prepend(str(folder))
 
 
 @pytest.mark.parametrize(
