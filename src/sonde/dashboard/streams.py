@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from sonde.dashboard.folder import state_of, status_of
+from sonde.records.catalog import KILLED
 
 _STATUS_SECONDS: Final = 2.0
 _CHANGE_SECONDS: Final = 0.4
@@ -70,6 +71,9 @@ async def changes_of(runs: Sequence[Path]) -> AsyncIterator[bytes]:
 
     before = await run_in_threadpool(look, True)
     yield b"retry: 2000\n\n"
+    if any(before[run, "status"] == KILLED for run in runs):
+        # It may have been killed since the page was made, and no file will change any more.
+        yield b'data: ["status"]\n\n'
     beat = time.monotonic()
     status_at = time.monotonic()
     while True:
