@@ -42,7 +42,7 @@ from benchmarks.field_cases.parts import (
 )
 from benchmarks.field_cases.reading import Gotten, Outcome, count
 
-from sonde.records.journal import read_events
+from sonde.records.journal import RECORDER_NOTICE, read_events
 from sonde.records.layout import RunLayout
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
@@ -166,7 +166,7 @@ def get_all(found: Planned, folder: Path, *, has_check: bool) -> Gotten:
 def _notices(run: Path) -> Iterator[str]:
     """Yield the names of the checks that the recorder told of."""
     if RunLayout(run).manifest.exists():
-        for record in read_events(run, "recorder_notice"):
+        for record in read_events(run, RECORDER_NOTICE):
             kind, _, name = str(record.get("what")).partition(" ")
             if kind == "check":
                 yield name

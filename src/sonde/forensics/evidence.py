@@ -173,10 +173,16 @@ class Evidence:
     @cached_property
     def remade(self) -> RemadeCheckpoint | None:
         """The starting checkpoint compared with the same state made again. Only if the run was
-        resumed from it: otherwise nobody used what stands in the file.
+        resumed from it, or if the state is bad: otherwise it does not matter.
         """
-        resumed_at = {step for step, _, _ in read_starts(self.case.run)}
-        return self.lab.remade_checkpoint() if self.lab.from_step in resumed_at else None
+        if not self.is_resumed_from_start and not self.is_state_bad:
+            return None
+        return self.lab.remade_checkpoint()
+
+    @cached_property
+    def is_resumed_from_start(self) -> bool:
+        """Whether the run was resumed from the starting checkpoint."""
+        return self.lab.from_step in {step for step, _, _ in read_starts(self.case.run)}
 
     @property
     def has_bad_tensors(self) -> bool:

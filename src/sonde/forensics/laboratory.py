@@ -69,6 +69,10 @@ class RemadeCheckpoint(NamedTuple):
     """The tensors of the model that are not the same to the bit."""
     num_tensors: int
     """The number of tensors of the model."""
+    before: int
+    """The checkpoint that it was made again from."""
+    growth: float
+    """How many times as large the first of those tensors is as it should be, by its norm."""
 
 
 class StateTest(NamedTuple):
@@ -301,10 +305,11 @@ class Laboratory:
             return None
         kept = self.checkpoint(start)["model"]
         others = tuple(name for name, value in made.items() if not torch.equal(value, kept[name]))
+        growth = _size(kept[others[0]]) / (_size(made[others[0]]) or math.nan) if others else 1.0
         found = f"{len(others)} of {len(made)} tensors differ from those in the checkpoint"
         done = f"the steps {before[-1] + 1} to {start} again"
         self.note("is the checkpoint what training made?", done, found)
-        return RemadeCheckpoint(start, others, len(made))
+        return RemadeCheckpoint(start, others, len(made), before[-1], growth)
 
     def with_tensor_of(self, name: str, step: int) -> float:
         """Return the median loss of other batches with one tensor replaced by its value in an
@@ -365,6 +370,10 @@ class Laboratory:
             ),
             default=start,
         )
+
+
+def _size(tensor: torch.Tensor) -> float:
+    return float(tensor.detach().double().norm())
 
 
 def rows_like(own: Sequence[Row], corpus: RunTexts, known: Collection[Name], num: int) -> list[Row]:

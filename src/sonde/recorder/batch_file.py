@@ -88,12 +88,14 @@ class KeptUpdate(msgspec.Struct):
     rates: list[float]
     """The learning rate of every parameter group."""
     loss_from: str
-    """Where the loss came from: the user ("told"), the model ("returned"), or the step function at
-    its end ("step").
+    """Where the loss came from: the user ("told"), the model ("returned"), what backward was called
+    on ("backward"), or the step function at its end ("step").
     """
     micro: list[KeptMicroBatch]
     precision: str | None = None
     """The autocast precision of the forward pass; None without autocast."""
+    loss_factor: float = 1.0
+    """How many times the loss is as large as what backward was called on."""
 
 
 def encode_update(update: Update, start: int) -> list[Any]:
@@ -111,6 +113,7 @@ def encode_update(update: Update, start: int) -> list[Any]:
         rates=list(update.rates),
         loss_from=update.loss_from,
         precision=update.precision,
+        loss_factor=None if update.loss_factor == 1.0 else update.loss_factor,
         micro=[
             _known(
                 tree=micro.tree.plain,

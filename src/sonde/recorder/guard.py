@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sonde.errors import TrainingStopped
+from sonde.records.journal import RECORDER_NOTICE
 from sonde.run import Run
 
 _P = ParamSpec("_P")
@@ -45,7 +46,7 @@ class Guard:
         self._told.add(what)
         with contextlib.suppress(Exception):  # a handler of the user's own log may fail
             _logger.warning("%s", message)
-        self._run.event("recorder_notice", what=what, message=message)
+        self._run.event(RECORDER_NOTICE, what=what, message=message)
 
     def has_told(self, what: str) -> bool:
         """Return whether something was told before."""

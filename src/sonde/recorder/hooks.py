@@ -1,12 +1,13 @@
-"""The hooks that see what a training does: forward passes, the gradient norm, the optimizer's step.
+"""The hooks that see what a training does: forward and backward passes, the gradient norm, the
+optimizer's step.
 
-All of them are public hooks of torch. What they see goes to one `Observer` at a time: the pipeline
-while the loop is recorded, another one while a step is run again or replayed, and nobody while
-sonde itself uses the model.
+What they see goes to one `Observer` at a time: the pipeline while the loop is recorded, another one
+while a step is run again or replayed, and nobody while sonde itself uses the model.
 
-The norm is that of the user's own clipping: while hooks are open, `torch.nn.utils.clip_grad_norm_`
-is wrapped; it works as before, and its result is seen. A loop that imported the function by name
-earlier is not seen; it can call `recorder.grad_norm(norm)`.
+Torch has public hooks for modules and optimizers. Two of its functions are wrapped while hooks are
+open, and work as before: `torch.autograd.backward`, which `loss.backward()` calls, and
+`torch.nn.utils.clip_grad_norm_`, whose result is the norm before the user's own clipping. A loop
+that imported the latter by name earlier is not seen; it can call `recorder.grad_norm(norm)`.
 
 The optimizer hooks are global: an optimizer that is made anew in the middle of a training is seen
 too.
@@ -16,7 +17,7 @@ import functools
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-_T = TypeVar("_T")
+Function: TypeAlias = Callable[..., Any]
 
-_norm_listeners: list[Callable[[Any, Any], None]] = []
+_ORIGINAL: Final = "sonde_original"
+"""The attribute of a wrapped function with the function as it was."""
 
 
 class Observer(ABC):
@@ -42,6 +44,9 @@ class Observer(ABC):
 
     def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """The user says what the loss is, and perhaps that of every token."""
+
+    def backward_begins(self, loss: Tensor) -> None:
+        """Backward is called on a single number."""
 
     def norm_seen(self, norm: Any) -> None:
         """The gradient norm is known."""
@@ -69,7 +74,8 @@ class Hooks:
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
         ]
-        _listen(self._on_norm)
+        _clipping.listen(self._on_norm)
+        _backward.listen(self._on_backward)
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
@@ -87,14 +93,19 @@ class Hooks:
             handle.remove()
         self._forward_handles.clear()
 
+    def leave_backward(self) -> None:
+        """Listen no longer to backward passes, because the loss is known without them."""
+        _backward.leave(self._on_backward)
+
     def close(self) -> None:
         """Remove all hooks."""
         self.observer = NOBODY
         self.leave_the_model()
+        self.leave_backward()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        _stop_listening(self._on_norm)
+        _clipping.leave(self._on_norm)
 
     def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -104,6 +115,11 @@ class Hooks:
         del module, args, kwargs
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.observer.forward_ends(output)
+
+    def _on_backward(self, tensors: Any) -> None:
+        loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+        if isinstance(loss, Tensor) and loss.numel() == 1 and not torch.compiler.is_compiling():
+            self.observer.backward_begins(loss)
 
     def _on_norm(self, norm: Any, limit: Any) -> None:
         self.clip_limit = limit
@@ -139,34 +155,68 @@ class Nobody(Observer):
 NOBODY = Nobody()
 
 
-def _listen(listener: Callable[[Any, Any], None]) -> None:
-    """Call `listener` with every norm that `clip_grad_norm_` computes, and with its limit."""
-    if not _norm_listeners:
-        original = clip_grad.clip_grad_norm_
+class OverheardFunction:
+    """A function of torch that is wrapped as long as somebody listens to its calls."""
 
-        @functools.wraps(original)
-        def overheard(*args: Any, **kwargs: Any) -> Any:
-            norm = original(*args, **kwargs)
-            limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
-            for listener in _norm_listeners:
-                listener(norm, limit)
-            return norm
+    def __init__(
+        self, wrap: Callable[[Function, list[Function]], Function], *places: tuple[Any, str]
+    ) -> None:
+        """`wrap` makes the wrapped function from the original and its listeners; `places` are the
+        modules that have it, and its name there.
+        """
+        self._wrap = wrap
+        self._places = places
+        self._listeners: list[Function] = []
 
-        overheard.sonde_original = original  # type: ignore[attr-defined]
-        clip_grad.clip_grad_norm_ = overheard
-        torch.nn.utils.clip_grad_norm_ = overheard
-    _norm_listeners.append(listener)
+    def listen(self, listener: Function) -> None:
+        """Tell `listener` of every call."""
+        if not self._listeners:
+            original = getattr(*self._places[0])
+            overheard = functools.wraps(original)(self._wrap(original, self._listeners))
+            setattr(overheard, _ORIGINAL, original)
+            self._put(overheard)
+        self._listeners.append(listener)
+
+    def leave(self, listener: Function) -> None:
+        """Tell `listener` no more; without any listener, the original is put back."""
+        if listener not in self._listeners:
+            return
+        self._listeners.remove(listener)
+        # Somebody else may have wrapped it after us: then ours stays inside, and does nothing.
+        original = getattr(getattr(*self._places[0]), _ORIGINAL, None)
+        if not self._listeners and original is not None:
+            self._put(original)
+
+    def _put(self, function: Function) -> None:
+        for module, name in self._places:
+            setattr(module, name, function)
 
 
-def _stop_listening(listener: Callable[[Any, Any], None]) -> None:
-    if listener not in _norm_listeners:
-        return
-    _norm_listeners.remove(listener)
-    # Somebody else may have wrapped it after us: then ours stays inside, and does nothing.
-    original = getattr(clip_grad.clip_grad_norm_, "sonde_original", None)
-    if not _norm_listeners and original is not None:
-        clip_grad.clip_grad_norm_ = original
-        torch.nn.utils.clip_grad_norm_ = original
+def _overheard_clipping(original: Function, listeners: list[Function]) -> Function:
+    def overheard(*args: Any, **kwargs: Any) -> Any:
+        norm = original(*args, **kwargs)
+        limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
+        for listener in listeners:
+            listener(norm, limit)
+        return norm
+
+    return overheard
+
+
+def _overheard_backward(original: Function, listeners: list[Function]) -> Function:
+    def overheard(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if grad_tensors is None:  # otherwise it is a part of another backward pass
+            for listener in listeners:
+                listener(tensors)
+        return original(tensors, grad_tensors, *args, **kwargs)
+
+    return overheard
+
+
+_clipping = OverheardFunction(
+    _overheard_clipping, (clip_grad, "clip_grad_norm_"), (torch.nn.utils, "clip_grad_norm_")
+)
+_backward = OverheardFunction(_overheard_backward, (torch.autograd, "backward"))
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Any:

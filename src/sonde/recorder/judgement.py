@@ -88,7 +88,8 @@ class Judgement:
         """Updates whose numbers have not arrived yet, with what will hold them."""
         self._judged: Update | None = None
         """The update that is being judged."""
-        self._is_alone = ranks.world_size() == 1
+        self.is_alone = ranks.world_size() == 1
+        """Whether there is no other rank."""
         self._num_skipped = 0
         self._num_texts = 0
         self._num_done = 0
@@ -106,20 +107,20 @@ class Judgement:
 
     def on_any_rank(self, is_so: bool) -> bool:
         """Return whether something is so on any rank. Every rank must call this."""
-        return is_so if self._is_alone else ranks.any_rank(is_so)
+        return is_so if self.is_alone else ranks.any_rank(is_so)
 
     def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
         """Judge an update. Returns True if its gradients must be dropped. Every rank must call
         this.
         """
         # The common case, at a third of the cost.
-        if self._is_alone and len(losses) == 1 and type(losses[0]) is float:
+        if self.is_alone and len(losses) == 1 and type(losses[0]) is float:
             update.loss = losses[0]
             update.own_loss = losses[0]
             update.grad_norm = None if norm is None else float(norm)
             self._judge_known(update)
             return update.skipped is not None
-        if self._is_alone and not losses:
+        if self.is_alone and not losses:
             return False
         table = exchange(losses, update.num_tokens, norm, in_time=self.must_know_in_time)
         self._late.append((update, table))
@@ -142,7 +143,7 @@ class Judgement:
         """Return whether numbers on their way from a device are read now: when they have arrived.
         Several ranks must read in the same step, so they read one update late.
         """
-        return table.is_ready() if self._is_alone else len(self._late) > 1
+        return table.is_ready() if self.is_alone else len(self._late) > 1
 
     def done(self, update: Update) -> None:
         """Finish an update: write it down now, or when its loss has arrived."""

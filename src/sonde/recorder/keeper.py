@@ -37,8 +37,8 @@ from sonde.records.storage import storage_at
 from sonde.records.worker import Worker
 from sonde.train.determinism import generators, generators_restored
 
-_NUM_EVENT_STATES: Final = 2
-"""How many states from just before an event are kept, besides the regular ones."""
+_NUM_EVENTS: Final = 2
+"""Of how many events the state before is kept, and the one before that, beside regular ones."""
 _WRITE_SECONDS: Final = 0.02
 """How often, in seconds, pending data is written."""
 _NUM_FILES: Final = 16
@@ -115,8 +115,7 @@ class Keeper:
                 self.worker.do(partial(self._open, num_updates))
             return
         if before is not None:
-            self._event_steps.append(num_updates)
-            del self._event_steps[:-_NUM_EVENT_STATES]
+            self._protect(num_updates)
         else:
             # Batches from here on go to a new file.
             self.worker.do(partial(self._open, num_updates))
@@ -140,6 +139,14 @@ class Keeper:
         if is_first:
             self._saver.wait()
             self._report()
+
+    def _protect(self, num_updates: int) -> None:
+        """Keep the state before an event, and the one before that: made again from it, the first
+        shows whether anything but the optimizer has changed it.
+        """
+        earlier = [step for step in self.store.folder.steps() if step < num_updates]
+        self._event_steps += [*earlier[-1:], num_updates]
+        del self._event_steps[: -2 * _NUM_EVENTS]
 
     def begin_again(self) -> None:
         """Start the next update with a kept state and a new batch file, as after a restart."""

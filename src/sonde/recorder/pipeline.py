@@ -1,7 +1,8 @@
 """The way of an update through the recorder, from top to bottom.
 
     begin_batch      a micro-batch begins: it is held, with the generators and autocast of now
-    loss_reported    its loss is known, from the user or (forward_ends) from the model
+    loss_reported    its loss is known, from the user, from the model (forward_ends), or as what
+                     backward is called on (backward_begins)
     gradients_ready  backward is done and nothing has changed: the update is judged, and an event
                      is looked into at the scene
     after_step       the optimizer has moved
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sonde.errors import TrainingStopped
 from sonde.recorder import losses as found_losses
+from sonde.recorder.backward_loss import BackwardLoss
 from sonde.recorder.checking.first_look import LOOK_EVERY, FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
@@ -76,11 +78,12 @@ class Pipeline(Observer):
         self._vitals = VitalsWatch(training, guard)
         self._rank_watch = RankWatch(training, judgement.quiet, guard)
         self._wants_rows = training.options.spikes.sample_risk is not None
-        self._scaler = ScalerWatch(training.named.values())
+        self._scaler = ScalerWatch()
         self._update: Update | None = None
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
         self._loss_is_reported = False
+        self._backward = BackwardLoss(training)
         self._loss_comes_early: bool | None = None
         self._autocast: torch.dtype | None = None
         self._has_failed = False
@@ -119,6 +122,7 @@ class Pipeline(Observer):
             if self.is_inside and not self.training.is_compiled:
                 # Without hooks a forward pass costs less. A compiled model would be compiled again.
                 self.training.hooks.leave_the_model()
+            self._leave_backward()
         update = self._update
         if update is not None and update.stage is _COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
@@ -138,10 +142,10 @@ class Pipeline(Observer):
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if self._loss_comes_early is None:  # all ranks must answer alike
             self._loss_comes_early = self._judgement.on_any_rank(bool(losses))
+            if self._loss_comes_early:
+                self._leave_backward()
         if not self._loss_comes_early:
             self._norm = norm  # it is judged with the loss, when that is known
-            if self._judgement.must_know_in_time:
-                _tell_late_loss(self.guard, self._judgement.on_event)
             return
         update.is_judged = True
         if self._judgement.judge(update, losses, norm):
@@ -156,6 +160,10 @@ class Pipeline(Observer):
         if update is None:
             return
         self.intake.note_draws()
+        if self._backward.is_known is None:
+            self._backward.note_returned(returned)
+        elif self._backward.is_known and update.micro:
+            self._check_loss(update.micro[-1], returned)
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             self._follow(self._other_optimizer)
             update.stage = _APPLIED
@@ -190,6 +198,7 @@ class Pipeline(Observer):
             self.first_look.end_update(update)
         if not update.is_judged:
             self._judge_late(update, returned)
+        update.loss_factor = self.training.backward_factor
         if self.why_no_rows is None:
             self.why_no_rows = _why_no_rows(update)
         self._judgement.done(update)
@@ -245,6 +254,19 @@ class Pipeline(Observer):
             forwards[-1].loss = noted(loss)
             self._loss_is_known(update.micro[-1], loss)
 
+    @guarded("losses are not recorded")
+    def backward_begins(self, loss: Tensor) -> None:
+        """Take the loss from what backward is called on, if nothing else tells it."""
+        update = self._update
+        if update is None or not update.micro or update.stage is not _COLLECTING:
+            return
+        micro = update.micro[-1]
+        if micro.seen_losses() and not micro.is_loss_of_backward:
+            return
+        self._backward.begins(micro, loss)
+        if micro.num_backwards == 1 and self._backward.is_known is not False:
+            self._loss_is_known(micro, loss)
+
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
         self._norm = norm
@@ -296,6 +318,7 @@ class Pipeline(Observer):
         self._scaler.has_updated = False
         if not self._has_begun:
             self._has_begun = True
+            self._scaler.watch(self.training.scalers())
             self.state_watch.start(self.num_updates)
             if not self.num_updates:
                 self.before_first_update()
@@ -329,10 +352,48 @@ class Pipeline(Observer):
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
+        if self._backward.is_known is None and not update.seen_losses():
+            self._decide_on_backward(update)
         losses = update.seen_losses() or _returned_losses(returned, self.guard)
         if update.skipped is None:
             update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
+
+    def _decide_on_backward(self, update: Update) -> None:
+        """Decide whether the loss is taken from backward. All ranks must decide alike."""
+        can_take = self._backward.can_take(update)
+        on_any_rank = self._judgement.on_any_rank
+        if on_any_rank(can_take is None):
+            return  # the next update tells
+        is_known = not on_any_rank(not can_take)
+        self._backward.decide(is_known, update)
+        self._loss_comes_early = is_known
+        if not is_known:
+            self.training.hooks.leave_backward()
+            if self._judgement.must_know_in_time:
+                _tell_late_loss(self.guard, self._judgement.on_event)
+        elif self.training.step_function is not None and not self.training.is_compiled:
+            self.training.hooks.leave_the_model()
+
+    def _leave_backward(self) -> None:
+        """Take no loss from backward: the user or the model tells it."""
+        self._backward.is_known = False
+        self.training.hooks.leave_backward()
+
+    def _check_loss(self, micro: MicroBatch, returned: Any) -> None:
+        """Take the loss from the step function again if what backward is called on turns out to be
+        another one. Several ranks cannot change this, because one alone would.
+        """
+        if not self._judgement.is_alone or self._backward.agrees(micro, returned):
+            return
+        self._leave_backward()
+        self._loss_comes_early = False
+        self.guard.tell(
+            "another loss",
+            f"sonde: from step {self.num_updates + 1} on the loss is the one that the step function"
+            " returns, after the optimizer has moved: backward is called on another one, or"
+            " several times. To have it judged before, call recorder.loss(loss) before backward",
+        )
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Record another optimizer from now on, because it moves the model."""

@@ -23,6 +23,7 @@ from sonde.recorder.update import MicroBatch, Update
 from sonde.recorder.vitals import UPDATE_RATIO
 from sonde.records.journal import read_events
 from sonde.run import Run
+from sonde.spikes.label_order import LabelOrder
 from sonde.spikes.memory_climb import memory_climbs
 from sonde.spikes.quiet_rules import QUIET_FAILURE, SAME_BATCH, QuietFinding, QuietWatch
 from sonde.spikes.recorder import SpikeRecorder
@@ -57,6 +58,7 @@ class QuietLook:
         self.guard = guard
         self._memory = memory
         self._rows = RowsAgain()
+        self._labels = LabelOrder()
         self._spikes = spikes
         self._run = run
         self._told = set[str]()
@@ -89,6 +91,7 @@ class QuietLook:
             found.append(update_size(self._sizes))
         found.append(self._look_at_batch(update))
         found.append(self._look_at_rows(update))
+        found.append(self._look_at_labels(update))
         if update.step % _MEMORY_EVERY == 0:
             climbing = memory_climbs(self._memory.samples)
             if climbing is not None:
@@ -100,6 +103,7 @@ class QuietLook:
         """Forget the steps so far, because the training went back. The worker is idle then."""
         self._watch.start_over()
         self._rows = RowsAgain()
+        self._labels = LabelOrder()
         self._num_same = 0
         self._sizes.clear()
 
@@ -145,6 +149,21 @@ class QuietLook:
             return None
         rows = [hash(name) for name in names]
         return self._rows.observe(update.step, rows)
+
+    def _look_at_labels(self, update: Update) -> QuietFinding | None:
+        """Notice batches of one class each, if the loss shows the class of every row."""
+        if self._labels.is_over:
+            return None
+        targets = [micro.rows.targets for micro in update.micro if micro.rows is not None]
+        if not targets or len(targets) < len(update.micro):
+            return None
+        if any(labels is None or labels.shape[1] != 1 for labels in targets):
+            self._labels.is_over = True  # on a device, or several targets in a row
+            return None
+        lowest = min(int(labels.min()) for labels in targets)
+        highest = max(int(labels.max()) for labels in targets)
+        num_rows = sum(len(labels) for labels in targets)
+        return self._labels.observe(update.step, lowest, highest, num_rows)
 
     def tell(self, finding: QuietFinding, loss: float | None) -> None:
         """Tell of a failure and record it, unless it was told before in this run."""

@@ -8,7 +8,7 @@ it works as before.
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -25,15 +25,19 @@ _MANY_SKIPS: Final = 25
 
 
 class ScalerWatch:
-    """Watches the gradient scalers among the parts of a training."""
+    """Watches the gradient scalers of a training."""
 
-    def __init__(self, parts: Iterable[Any]) -> None:
+    def __init__(self) -> None:
         self.has_updated = False
         """Whether a scaler was updated since this was last set to False."""
         self.num_skips = 0
         """How many updates in a row ended without a call of the optimizer."""
-        self._scalers = [part for part in parts if isinstance(part, torch.amp.GradScaler)]
-        if self._scalers:
+        self._scalers: Sequence[torch.amp.GradScaler] = ()
+
+    def watch(self, scalers: Sequence[torch.amp.GradScaler]) -> None:
+        """Begin to watch, if there are any scalers."""
+        self._scalers = scalers
+        if scalers:
             _watches.add(self)
             _wrap()
 

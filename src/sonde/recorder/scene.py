@@ -216,7 +216,7 @@ class Scene:
         if num_rows * look.seconds > self._training.options.scene_seconds:
             look.row_problem = f"running its {num_rows} rows one by one would take too long"
             return
-        loss_from = "told" if update.micro[0].losses else "returned"
+        loss_from = update.loss_from
         for micro in update.micro:
             whole = mean_loss(micro.seen_losses())
             assert whole is not None  # the step was run again, so it has a loss

@@ -214,8 +214,13 @@ class RecordedBatches(BatchSource, RunTexts):
 class ReplayedUpdate(Observer):
     """Receives what is seen while an update is replayed."""
 
-    def __init__(self, update: Update, training: Training, before_move: Callable[[], None]) -> None:
-        """`before_move` is called before the optimizer moves."""
+    def __init__(
+        self, update: Update, training: Training, loss_from: str, before_move: Callable[[], None]
+    ) -> None:
+        """`loss_from` says where the recorder took the loss from. `before_move` is called before
+        the optimizer moves.
+        """
+        self._loss_from = loss_from
         self.update = update
         self.norm: Any = None
         """The gradient norm of the loop's own clipping."""
@@ -242,6 +247,12 @@ class ReplayedUpdate(Observer):
         del token_losses
         self._is_reported = True
         self.update.micro[-1].losses.append(noted(loss))
+
+    def backward_begins(self, loss: Tensor) -> None:
+        """Take the loss that backward is called on, if the recorder took that."""
+        if self._loss_from == "backward":
+            found = self._training.loss_of_backward(noted(loss))
+            self.update.micro[-1].losses.append(found)
 
     def norm_seen(self, norm: Any) -> None:
         """Take the norm of the loop's clipping."""
@@ -296,7 +307,7 @@ class ScriptUpdater:
     ) -> StepResult:
         """Make the update with the recorded random state and learning rates."""
         parts = self._parts
-        kept = self._batches.update(step)
+        kept = self._kept(step)
         record = self._records.get(step)
         update = Update(step, had_gradients=kept.had_gradients)
         first = kept.rates[0]
@@ -316,7 +327,7 @@ class ScriptUpdater:
             if skipped is not None:
                 self.optimizer.zero_grad(set_to_none=True)
 
-        replayed = ReplayedUpdate(update, parts, before_move)
+        replayed = ReplayedUpdate(update, parts, kept.loss_from, before_move)
         with ExitStack() as stack:
             stack.enter_context(parts.hooks.observed_by(replayed))
             if change.precision == "float32":
@@ -343,7 +354,7 @@ class ScriptUpdater:
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Run the step function up to its loss, recording token losses."""
         parts = self._parts
-        kept = self._batches.update(step)
+        kept = self._kept(step)
         found: list[Any] = []
         with parts.standing_still(), parts.hooks.observed_by(LossesOnly()):
             for fed, moment in self._own(kept, batches):
@@ -388,6 +399,12 @@ class ScriptUpdater:
         if not seen:
             forward()
         return seen[0], rows
+
+    def _kept(self, step: int) -> KeptUpdate:
+        """Return what was kept of an update, and take its loss as it was taken then."""
+        kept = self._batches.update(step)
+        self._parts.backward_factor = kept.loss_factor
+        return kept
 
     def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
         """Return this rank's micro-batches with the random states of the step."""

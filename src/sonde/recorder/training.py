@@ -2,8 +2,8 @@
 repeated.
 
 A forward pass is repeated bit for bit while training stands still. If the model returned the loss,
-the model is called again with the same arguments. If the user reported the loss, the step function
-is run again up to that point.
+the model is called again with the same arguments. If the user reported the loss, or it is what
+backward was called on, the step function is run again up to that point.
 
 The state consists of model, optimizer, named objects, and the generators of every rank. The states
 of model and optimizer are saved as they are: complete, or this rank's shards (FSDP2, tensor
@@ -34,7 +34,7 @@ from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.put_back import reached, standing_still, takes_from_iterators
 from sonde.recorder.row_search import RowSearch, find_row_losses
-from sonde.recorder.update import MicroBatch, noted
+from sonde.recorder.update import Loss, MicroBatch, noted
 from sonde.run import Run
 from sonde.train.determinism import generators
 from sonde.train.saving import Stateful, check_state, set_generators_of_rank
@@ -48,8 +48,9 @@ class UntilLoss(Observer):
     """Ends a step function that is run again as soon as its loss is known."""
 
     def __init__(self, loss_from: str, *, keeps_graph: bool = False) -> None:
-        """`loss_from`: the loss is "told" by the user or "returned" by the model. With
-        `keeps_graph`, it is carried out as a tensor that backward can be called on.
+        """`loss_from`: the loss is "told" by the user, "returned" by the model, or what "backward"
+        is called on. With `keeps_graph`, it is carried out as a tensor that backward can be called
+        on.
         """
         self._loss_from = loss_from
         self._keeps_graph = keeps_graph
@@ -65,6 +66,11 @@ class UntilLoss(Observer):
             loss = found_losses.loss_in(output)
             if loss is not None:
                 raise LossSeen(loss if self._keeps_graph else noted(loss))
+
+    def backward_begins(self, loss: Tensor) -> None:
+        """Carry the loss out of the step function."""
+        if self._loss_from == "backward":
+            raise LossSeen(loss if self._keeps_graph else noted(loss))
 
 
 class Training:
@@ -104,8 +110,11 @@ class Training:
         """Where states are kept."""
         self.is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
         """Whether every rank has only a part of the weights."""
+        self.backward_factor = 1.0
+        """How many times the loss is as large as what backward is called on, if it is that."""
         self._waiting: dict[str, Any] = {}
         self._reported_tokens: Tensor | None = None
+        self._scalers: list[torch.amp.GradScaler] | None = None
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
         """Add another stateful object; if its state was already restored, it is loaded now."""
@@ -159,7 +168,7 @@ class Training:
         `standing_still`.
         """
         if micro.losses:
-            return self.run_to_loss(micro.batch, micro.last, micro.moment, "told")
+            return self.run_to_loss(micro.batch, micro.last, micro.moment, micro.loss_from)
         found = []
         with self.hooks.observed_by(NOBODY):
             for forward in micro.forwards:
@@ -180,32 +189,56 @@ class Training:
                 self.call(batch, last)
         except LossSeen as seen:
             self._reported_tokens = seen.token_losses
-            return float(seen.loss)
+            loss = self.loss_of_backward(seen.loss) if loss_from == "backward" else seen.loss
+            return float(loss)
         return None
+
+    def loss_of_backward(self, loss: Loss) -> Loss:
+        """Return the loss of a micro-batch from what backward is called on: that is multiplied by a
+        gradient scaler, and may be divided by the number of micro-batches.
+        """
+        factor = self.backward_factor / self.loss_scale()
+        return loss if factor == 1.0 else loss * factor
 
     def loss_with_graph(self, micro: MicroBatch) -> Tensor | None:
         """Repeat the forward pass of a micro-batch and return its loss as a tensor that backward
         can be called on. Use it inside `standing_still`.
         """
         if self.step_function is not None:
-            loss_from = "told" if micro.losses else "returned"
-            observer = UntilLoss(loss_from, keeps_graph=True)
+            observer = UntilLoss(micro.loss_from, keeps_graph=True)
             try:
                 with self.hooks.observed_by(observer), back_at(micro.moment, self.device_type):
                     self.call(micro.batch, micro.last)
             except LossSeen as seen:
-                return seen.loss if isinstance(seen.loss, Tensor) else None
+                loss = seen.loss
+                if micro.is_loss_of_backward:
+                    loss = self.loss_of_backward(loss)
+                return loss if isinstance(loss, Tensor) else None
             return None
         for forward in micro.forwards:
             with self.hooks.observed_by(NOBODY), back_at(forward.moment, self.device_type):
                 return found_losses.loss_in(self.model(*forward.args, **forward.kwargs))
         return None
 
+    def scalers(self) -> list[torch.amp.GradScaler]:
+        """Return the gradient scalers of the training: those that the user named, and those that
+        the step function uses.
+        """
+        if self._scalers is not None:
+            return self._scalers
+        values = [*self.named.values()]
+        if self.step_function is not None:
+            values += reached(self.step_function)
+        found = {id(part): part for part in values if isinstance(part, torch.amp.GradScaler)}
+        scalers = list(found.values())
+        if self.step_function is not None:
+            self._scalers = scalers
+        return scalers
+
     def loss_scale(self) -> float:
         """Return the factor by which a gradient scaler multiplies the loss; 1 without one."""
-        for part in self.named.values():
-            if isinstance(part, torch.amp.GradScaler):
-                return float(part.get_scale())
+        for scaler in self.scalers():
+            return float(scaler.get_scale())
         return 1.0
 
     def losses_of_rows(self, micro: MicroBatch, loss_from: str, whole: float) -> RowSearch:

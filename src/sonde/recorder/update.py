@@ -58,6 +58,14 @@ class Forward:
 class MicroBatch:
     """A batch that the step function or the model was given, and what came of it."""
 
+    # Class attributes are the defaults: a micro-batch is made at every step.
+    num_backwards = 0
+    """How often backward was called."""
+    backward_loss: Loss | None = None
+    """What backward was called on, as the loss of the micro-batch."""
+    is_loss_of_backward = False
+    """Whether that is its loss, because neither the user nor the model tells it."""
+
     def __init__(
         self,
         batch: Any,
@@ -92,7 +100,7 @@ class MicroBatch:
         """The names of its samples, if the user gave some."""
         self.forwards: list[Forward] = []
         self.losses: list[Loss] = []
-        """The losses that the user reported."""
+        """The losses that the user reported, or that backward was called on."""
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
@@ -108,11 +116,22 @@ class MicroBatch:
 
     def seen_losses(self) -> list[Loss]:
         """Return its losses: those that the user reported, otherwise those that the model
-        returned.
+        returned or that backward was called on.
         """
         if self.losses:
             return self.losses
         return [forward.loss for forward in self.forwards if forward.loss is not None]
+
+    @property
+    def loss_from(self) -> str:
+        """Where the loss came from: "told" by the user, "returned" by the model, what "backward"
+        was called on, or known only when the "step" function returned it.
+        """
+        if self.is_loss_of_backward:
+            return "backward"
+        if self.losses:
+            return "told"
+        return "returned" if self.seen_losses() else "step"
 
     def is_unchanged(self) -> bool:
         """Return whether the tensors have not been modified since."""
@@ -188,6 +207,8 @@ class Update:
     """How long it waited for its data."""
     clip_limit: float | None = None
     """The gradient norm above which the loop clips; None if it does not clip."""
+    loss_factor = 1.0
+    """If its loss is what backward was called on: how many times as large it is."""
     vitals: "Measured | None" = None
     """What was measured at this update, if it was one at which vitals are."""
 
@@ -260,12 +281,9 @@ class Update:
 
     @property
     def loss_from(self) -> str:
-        """Where the loss came from: "told" by the user, "returned" by the model, or known only when
-        the "step" function returned it.
-        """
-        if any(micro.losses for micro in self.micro):
-            return "told"
-        return "returned" if any(micro.seen_losses() for micro in self.micro) else "step"
+        """Where its loss came from, as `MicroBatch.loss_from`."""
+        known = [micro.loss_from for micro in self.micro if micro.loss_from != "step"]
+        return known[0] if known else "step"
 
     @property
     def precision(self) -> str | None:

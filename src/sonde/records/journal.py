@@ -29,6 +29,8 @@ from sonde.records.reader import Record, read_records
 
 STEP: Final = "STEP"
 """The `type` of the records of updates."""
+RECORDER_NOTICE: Final = "recorder_notice"
+"""The event of what a recorder told: `what`, and the `message`."""
 
 
 def read_steps(run: str | Path) -> "Steps":

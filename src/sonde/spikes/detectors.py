@@ -11,7 +11,8 @@ one takes 1 Âµs, the median is free, and the median absolute deviation takes 2 Â
 
 A burst of bad steps is one event with a span, reported once when it begins and once when it is
 over, after `CALM_STEPS` good steps. Its kind is final only then: a SPIKE whose bad steps went on
-for `JUMP_STEPS` was a JUMP.
+for `JUMP_STEPS` was a JUMP. What is far worse than the event so far is another event: a number that
+is not finite, or one that is `_FAR_WORSE` times as high after good steps.
 """
 
 import math
@@ -41,6 +42,8 @@ CALM_STEPS: Final = 12
 """This many good steps end an event."""
 JUMP_STEPS: Final = 24
 """This many consecutive bad steps are a new level."""
+_FAR_WORSE: Final = 3.0
+"""A number this many times as far above the baseline as the peak of an event is not part of it."""
 
 
 class Score(NamedTuple):
@@ -343,7 +346,7 @@ class EventDetector:
 
     def update(self, step: int, value: float) -> tuple[Event | None, Event | None]:
         """Judge the value of a step. Returns the event that ends with it and the event that begins
-        with it.
+        with it, which may be both.
         """
         score = self.rule.score(self._state, value)
         event = self.open
@@ -355,12 +358,13 @@ class EventDetector:
                 return None, None
             self.open = None
             return event, None
+        is_after_calm = self._num_calm > 0
         self._num_calm = 0
-        if event is not None:
+        if event is not None and not _is_another(event, value, score, is_after_calm=is_after_calm):
             self.open = event.with_step(step, value, score)
             return None, None
         self.open = Event.beginning(self.metric, step, value, score)
-        return None, self.open
+        return event, self.open
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain data for a checkpoint."""
@@ -378,6 +382,14 @@ class EventDetector:
         self._state = self.rule.unpack(state["state"])
         self.open = Event(**state["open"]) if state["open"] else None
         self._num_calm = state["num_calm"]
+
+
+def _is_another(event: Event, value: float, score: Score, *, is_after_calm: bool) -> bool:
+    """Return whether a bad number begins an event of its own although another one is open."""
+    if NONFINITE in (score.kind, event.kind):
+        return event.kind != NONFINITE
+    height = value - score.baseline
+    return is_after_calm and height > _FAR_WORSE * (event.peak - event.baseline)
 
 
 def find_events(

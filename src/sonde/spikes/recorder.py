@@ -330,6 +330,8 @@ class SpikeRecorder:
         begun = self._begun(entry, loss)
         is_agreed = self._agree is not None and self._agree(begun is not None)
         if begun is not None:
+            if self._event is not None:
+                self._end(over=True)
             self._event = begun
             self._during.clear()
             self.num_events += 1
@@ -347,14 +349,17 @@ class SpikeRecorder:
         return None
 
     def _begun(self, entry: StepEntry, loss: float) -> Event | None:
-        """Return the event that begins with a step, if none is open."""
-        begun = self._loss.update(entry.step, loss)[1]
+        """Return the event that begins with a step, if none is open, or if it is far worse than
+        that one.
+        """
+        ended, begun = self._loss.update(entry.step, loss)
+        is_far_worse = ended is not None and begun is not None
         if self._grad_norm is not None and entry.grad_norm is not None:
             begun = begun or self._judge_grad_norm(entry)
         # The mean of one rank's own rows says nothing to the others, which must decide alike.
         matched = self._matched if self._is_alone or self._agree is not None else None
         self._matched = None
-        if self._event is not None:
+        if self._event is not None and not is_far_worse:
             return None  # the detectors report one event, not several
         return begun or matched
 

@@ -1,20 +1,22 @@
 """The causes that a verdict can name, one file each, in the order of the documentation. Among
 equals, the earlier comes first.
 
-Three tables have a line for each of theirs: kinds of text (text_kind.py), failures without a jump
-(quiet_failure.py), and what a resume lost (resume_part.py).
+Four tables have a line for each of theirs: kinds of text (text_kind.py), failures without a jump
+(quiet_failure.py), mistakes that the first updates showed (failed_check.py), and what a resume lost
+(resume_part.py).
 """
 
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
-from sonde.forensics.causes import quiet_failure, resume_part, text_kind
+from sonde.forensics.causes import failed_check, quiet_failure, resume_part, text_kind
 from sonde.forensics.causes.cause_rule import CauseRule
 
 CAUSES: Final = (
     # Numbers that are not finite.
     "bad_input",
+    "no_targets",
     "bad_weights",
     "bad_operation",
     "overflow",
@@ -25,11 +27,19 @@ CAUSES: Final = (
     "resume_data",
     "resume_generators",
     "resume_scaler",
+    # Mistakes that the first updates showed.
+    "left_over_gradients",
+    "train_mode",
+    "optimizer_members",
+    "counted_positions",
+    "repeated_rows",
+    "epsilon",
     # Failures without a jump.
     "scaler_skips",
     "ranks_drift",
     "same_batch",
     "rows_again",
+    "label_order",
     "no_rate",
     "rate_off_course",
     "update_size",
@@ -82,7 +92,7 @@ CAUSES: Final = (
 @lru_cache(maxsize=1)
 def rules() -> dict[str, CauseRule]:
     """Return the rule of every cause, by name."""
-    tables = text_kind.RULES | quiet_failure.RULES | resume_part.RULES
+    tables = text_kind.RULES | quiet_failure.RULES | failed_check.RULES | resume_part.RULES
     found = {}
     for name in CAUSES:
         found[name] = tables.get(name) or import_module(f"{__name__}.{name}").RULE

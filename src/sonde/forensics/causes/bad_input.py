@@ -27,12 +27,6 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
 
 
 def _judge(broken: BrokenNumbers, suspects: list[Suspect]) -> CauseFinding | None:
-    if broken.has_no_targets:
-        sentence = (
-            "none of the targets of this batch counts, so the mean of their losses is 0 divided by"
-            " 0: leave such a batch out, or divide by at least 1"
-        )
-        return CauseFinding(score=0.97, evidence=[sentence], title="No target of the batch counts.")
     rows = broken.input_rows
     if not rows:
         return None

@@ -92,6 +92,8 @@ class CauseFinding(NamedTuple):
     """Replaces the rule's title if the evidence is more specific."""
     blames: Blames | None = None
     """Replaces what the rule blames if the evidence is more specific."""
+    advice: Sequence[str] = ()
+    """Replaces the rule's advice if the evidence is more specific."""
 
 
 class CauseRule(NamedTuple):
@@ -124,7 +126,9 @@ class CauseRule(NamedTuple):
         """
         rounded = round(min(max(confidence, 0.01), 0.99), 2)
         is_sure = rounded >= SURE and not is_calm
-        advice = self.advice if is_sure or self.blames == "nothing" else self.in_doubt
+        advice = self.in_doubt
+        if is_sure or self.blames == "nothing":
+            advice = tuple(finding.advice) or self.advice
         return Cause(
             cause=name,
             title=finding.title or self.title,

@@ -7,6 +7,9 @@ from sonde.forensics.causes.cause_rule import GO_BACK, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.tensor_test import TensorTest
 
+_SAME_SIZE: Final = 0.9
+"""A tensor whose norm has at least this fraction of another is about as large."""
+
 
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the starting checkpoint has such a tensor, or the one after a step whose replay
@@ -19,26 +22,31 @@ def judge(evidence: Evidence) -> CauseFinding | None:
 
 
 def _not_as_made(evidence: Evidence) -> CauseFinding | None:
-    """Judge whether the run resumed from a checkpoint that is not what training had made, although
-    no update would be too far.
+    """Judge whether the state before the step is what the steps before it make, although no weight
+    moved too far.
     """
     remade = evidence.remade
     if remade is None or not remade.others:
         return None
+    first = remade.others[0]
     sentences = [
         (
-            f"made again from the checkpoint before it, {len(remade.others)} of"
-            f" {remade.num_tensors} tensors of the checkpoint after step {remade.step} have other"
-            f" values; the first is {remade.others[0]}"
-        ),
-        f"the losses up to step {remade.step} are the same to the bit",
+            f"the steps {remade.before + 1} to {remade.step} again give the recorded losses to the"
+            f" bit, but {len(remade.others)} of {remade.num_tensors} tensors of the model are other"
+            f" ones after them; the first is {first}"
+        )
     ]
+    if not _SAME_SIZE < remade.growth < 1 / _SAME_SIZE:
+        sentences.append(f"its norm is {remade.growth:.3g} times what the steps make it")
+    title = f"Something other than the optimizer changed the weights after step {remade.step}."
+    if evidence.is_resumed_from_start:
+        title = "The run resumed from a checkpoint that is not what training had made."
     return CauseFinding(
         score=0.93,
         evidence=sentences,
-        module=remade.others[0] if len(remade.others) == 1 else None,
+        module=first if len(remade.others) == 1 else None,
         bad_checkpoint=remade.step,
-        title="The run resumed from a checkpoint that is not what training had made.",
+        title=title,
     )
 
 

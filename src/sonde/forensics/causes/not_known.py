@@ -9,6 +9,15 @@ from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence, describe_gradients
 from sonde.forensics.scene_evidence import SceneEvidence
 
+_BAD_STATE: Final = "The state is bad: other batches have a higher loss too."
+_STATE_ADVICE: Final = (
+    (
+        "It is not this batch. Look at what changed the training before it: the learning rate, a"
+        " checkpoint that was loaded, code that writes to the weights."
+    ),
+    "`sonde diagnose RUN --step {step}` replays the step and can say more.",
+)
+
 
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the step is unusual at all. The confidence of other causes reduces this one
@@ -27,6 +36,10 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         sentences.append(f"the loss is {case.loss_z:.1f} deviations above that of calm steps")
     if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
         sentences += describe_gradients(evidence)
+    if evidence.is_replayed and evidence.is_state_bad:
+        here = evidence.state.here.median
+        sentences.append(f"other batches have a high loss at this state too: {here:.4g}")
+        return CauseFinding(score=0.45, evidence=sentences, title=_BAD_STATE, advice=_STATE_ADVICE)
     return CauseFinding(score=0.45, evidence=sentences)
 
 
@@ -38,8 +51,9 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
         return CauseFinding(
             score=1.0,
             evidence=[scene.describe_state()],
-            title="The state is bad: other batches have a higher loss too.",
+            title=_BAD_STATE,
             bad_checkpoint=scene.step - 1,
+            advice=_STATE_ADVICE,
         )
     return CauseFinding(score=0.5, evidence=_what_is_missing(scene), title=_title(scene))
 

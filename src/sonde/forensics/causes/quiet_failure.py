@@ -8,7 +8,7 @@ from typing import Final
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.records.journal import read_events
-from sonde.spikes import quiet_rules, rank_signs, rows_again, update_size
+from sonde.spikes import label_order, quiet_rules, rank_signs, rows_again, update_size
 
 _SCORE: Final = 0.93
 """It was seen as it is: what remains open is whether it was meant."""
@@ -66,6 +66,10 @@ _KINDS: Final = {
     rank_signs.RANKS_DRIFT: (
         "The weights are not the same on all ranks.",
         "Check that every rank makes every update with averaged gradients, then go back.",
+    ),
+    label_order.LABEL_ORDER: (
+        "The data are sorted by class.",
+        "Shuffle the data: shuffle=True, or a buffer to shuffle a stream in.",
     ),
     rows_again.ROWS_AGAIN: (
         "Rows come again while others have not come once.",

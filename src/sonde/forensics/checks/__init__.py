@@ -52,6 +52,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     precision.PRECISION,
     overflow.CHECK,
     precision.LOST,
+    precision.EPSILON,
     precision.CLIPPED,
     determinism.CHECK,
     data_order.REPEATED,

@@ -1,5 +1,6 @@
 """What low precision loses: losses and gradients beside those in float32, updates that are too
-small for the weights, and a gradient norm that is clipped while it is scaled.
+small for the weights, an epsilon that is zero, and a gradient norm that is clipped while it is
+scaled.
 """
 
 from dataclasses import dataclass
@@ -108,6 +109,42 @@ LOST: Final = Check(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Epsilon:
+    """What the optimizer divides by at least, in the precision of the weights."""
+
+    epsilon: float | None
+    """The optimizer's epsilon; None if it has none."""
+    dtype: str = "float32"
+    """The lowest precision of its weights."""
+    is_zero: bool = False
+    """Whether the epsilon is rounded to 0 in that precision."""
+
+
+def judge_epsilon(measured: Epsilon) -> Outcome:
+    """Judge whether the optimizer may divide by zero."""
+    if measured.epsilon is None:
+        return does_not_apply("The optimizer has no epsilon.")
+    if measured.is_zero:
+        return wrong(
+            f"The optimizer's epsilon of {measured.epsilon:g} is 0 in {measured.dtype}, the"
+            " precision of its weights: a gradient of 0 divides by 0."
+        )
+    return fine(f"The optimizer's epsilon of {measured.epsilon:g} is not 0 in {measured.dtype}.")
+
+
+EPSILON: Final = Check(
+    name="epsilon",
+    title="epsilon of the optimizer",
+    question="Is the optimizer's epsilon a number in the precision of the weights?",
+    meaning="Weights without a gradient become NaN at the first update.",
+    advice="Keep the weights in float32 and use autocast, or give the optimizer a larger eps, such"
+    " as 1e-4 in float16.",
+    applies_to="Adam and its like",
+    judge=judge_epsilon,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClippedScaled:
     """What was measured in the first updates."""
 
@@ -120,7 +157,7 @@ class ClippedScaled:
 def judge_clipped(measured: ClippedScaled) -> Outcome:
     """Judge whether gradients are clipped before they are unscaled."""
     if measured.scale is None:
-        return does_not_apply("No gradient scaler was passed to the recorder.")
+        return does_not_apply("No gradient scaler is used.")
     if not measured.norm_at_clipping or not measured.norm_at_step:
         return does_not_apply("The gradients are not clipped.")
     if measured.scale < _MIN_SCALE:

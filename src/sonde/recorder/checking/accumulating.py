@@ -120,10 +120,7 @@ def _num_targets(call: LossCall) -> int:
 
 
 def _scale(bench: Bench) -> float:
-    for part in bench.reach.others:
-        if isinstance(part, torch.amp.GradScaler):
-            return float(part.get_scale())
-    return 1.0
+    return bench.training.loss_scale()
 
 
 def _most_unequal(updates: Sequence[Sequence[Feed]]) -> Sequence[Feed]:

@@ -67,8 +67,9 @@ class Checker:
         self._try("optimizer_members", first.members)
         self._try("repeated_rows", first.repeated)
         self._try("rank_rows", self._rank_rows)
-        named = self._bench.training.named
-        self._try("clipped_scaled", lambda: running.clipped_scaled(first, named))
+        scalers = self._bench.training.scalers()
+        self._try("clipped_scaled", lambda: running.clipped_scaled(first, scalers))
+        self._try("epsilon", first.epsilon)
 
     def run(self) -> CheckReport:
         """Make the experiments, with the weights from before the first update."""

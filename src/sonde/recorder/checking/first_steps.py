@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from sonde.data.skip_list import CONTENT
-from sonde.forensics.checks import connection, counted_positions, data_order, step_habits
+from sonde.forensics.checks import (
+    connection,
+    counted_positions,
+    data_order,
+    precision,
+    step_habits,
+)
 from sonde.forensics.checks.check_rule import Check, result_of
 from sonde.recorder.batch_tree import named_rows, sample_names
 from sonde.recorder.checking.bench import Feed, feed_of
@@ -191,6 +197,23 @@ class FirstSteps:
             with_gradient_not_held=tuple(missing),
         )
 
+    def epsilon(self) -> precision.Epsilon:
+        """Return the epsilon of the optimizer, in the lowest precision of its weights."""
+        lowest = precision.Epsilon(epsilon=None)
+        for group in self._training.optimizer.param_groups:
+            epsilon = group.get("eps")
+            if not isinstance(epsilon, float) or not epsilon:
+                continue
+            for parameter in group["params"]:
+                measured = precision.Epsilon(
+                    epsilon=epsilon,
+                    dtype=str(parameter.dtype).removeprefix("torch."),
+                    is_zero=not float(torch.tensor(epsilon, dtype=parameter.dtype)),
+                )
+                if lowest.epsilon is None or measured.is_zero:
+                    lowest = measured
+        return lowest
+
     def repeated(
         self, *, is_contrastive: bool = False, has_classes: bool = False
     ) -> data_order.RepeatedRows:
@@ -287,9 +310,9 @@ class FirstSteps:
                     self.pushed[parameter] = where if before is None else where | before
                 else:
                     self.pushed[parameter] = None
-        for part in self._training.named.values():
-            if isinstance(part, torch.amp.GradScaler) and norm is not None:
-                self.norms.append((norm, gradient_norm(optimizer), part.get_scale()))
+        for scaler in self._training.scalers():
+            if norm is not None:
+                self.norms.append((norm, gradient_norm(optimizer), scaler.get_scale()))
 
     def _mode(self) -> step_habits.TrainMode:
         model = self._training.model
@@ -375,6 +398,7 @@ def tell_what_is_wrong(first: FirstSteps, guard: Guard) -> None:
         (step_habits.RATES, first.rates()),
         (counted_positions.COUNTED, first.counted()),
         (data_order.REPEATED, first.repeated()),
+        (precision.EPSILON, first.epsilon()),
     ]
     for check, numbers in measured:
         _tell(check, numbers, guard)

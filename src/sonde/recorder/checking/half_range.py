@@ -58,14 +58,12 @@ def half_range(bench: Bench, autocast_dtype: str | None) -> HalfRange:
             bench.gradients(bench.updates[0][:1])
     finally:
         handle.remove()
-    parts = [*bench.reach.others, *bench.training.named.values()]
-    scalers = [part for part in parts if isinstance(part, torch.amp.GradScaler)]
     return HalfRange(
         is_float16=True,
         largest=watch.largest,
         module=watch.module,
         largest_gradient=watch.largest_gradient,
-        has_scaler=any(scaler.is_enabled() for scaler in scalers),
+        has_scaler=any(scaler.is_enabled() for scaler in bench.training.scalers()),
     )
 
 

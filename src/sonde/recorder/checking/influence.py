@@ -137,12 +137,31 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
         offsets.append(place + 1 - first)
         # The target of position j is token j + shift: it may depend on the tokens before that.
         targets = torch.arange(pair.target.shape[1], device=pair.ids.device) + shift
-        found = influence_of(base, moved, pair.counts & (targets - 1 <= place), last=place)
+        compared = pair.counts & (targets - 1 <= place)
+        found = influence_of(base, moved, compared, last=place)
+        if found.num_moved:
+            found = _within_first_row(bench, base, place, compared) or found
         if causality.unknown or found.num_moved > causality.num_moved:
             causality = found
     measured = _shift_measured(pair, offsets)
     is_next = shift == 1 or (measured.is_causal is True and shift - measured.offset == 1)
     return Ahead(measured, causality if is_next else Influence(unfit=_NOT_NEXT))
+
+
+def _within_first_row(bench: Bench, base: Base, place: int, compared: Tensor) -> Influence | None:
+    """Return what moves in the first row if only its own later tokens change: where rows leak into
+    each other, what moved may be another row's.
+    """
+    pair = base.pair
+    assert pair is not None
+    later = torch.zeros_like(pair.ids, dtype=torch.bool)
+    later[0, place + 1 :] = True
+    in_row = compared.clone()
+    in_row[1:] = False
+    moved = move_tokens(bench, base, later)
+    if moved is None or not bool(in_row.any()):
+        return None
+    return influence_of(base, moved, in_row, last=place)
 
 
 def _without_looking(base: Base, shift: int | None) -> Ahead:

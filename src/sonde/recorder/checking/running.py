@@ -2,6 +2,7 @@
 force, the weights of micro-batches, and one batch again and again.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -334,9 +335,8 @@ def lost_updates(first: FirstSteps, before: dict[Tensor, Tensor]) -> LostUpdates
     )
 
 
-def clipped_scaled(first: FirstSteps, named: dict[str, Any]) -> ClippedScaled:
+def clipped_scaled(first: FirstSteps, scalers: Sequence[torch.amp.GradScaler]) -> ClippedScaled:
     """Return the norms seen with a gradient scaler: of the last update that was made."""
-    scalers = [part for part in named.values() if isinstance(part, torch.amp.GradScaler)]
     if not any(scaler.is_enabled() for scaler in scalers):
         return ClippedScaled(scale=None)
     for clipped, at_step, scale in reversed(first.norms):
