@@ -173,9 +173,11 @@ class Evidence:
     @cached_property
     def remade(self) -> RemadeCheckpoint | None:
         """The starting checkpoint compared with the same state made again. Only if the run was
-        resumed from it, or if the state is bad: otherwise it does not matter.
+        resumed from it, or if the state is bad and the step really began with it: otherwise it does
+        not matter.
         """
-        if not self.is_resumed_from_start and not self.is_state_bad:
+        is_bad = self.is_state_bad and not self.made.differs
+        if not self.is_resumed_from_start and not is_bad:
             return None
         return self.lab.remade_checkpoint()
 

@@ -66,9 +66,9 @@ class RemadeCheckpoint(NamedTuple):
     step: int
     """The number of updates after which it was saved."""
     others: tuple[str, ...]
-    """The tensors of the model that are not the same to the bit."""
+    """The parameters of the model that are not the same to the bit."""
     num_tensors: int
-    """The number of tensors of the model."""
+    """The number of parameters of the model."""
     before: int
     """The checkpoint that it was made again from."""
     growth: float
@@ -299,14 +299,16 @@ class Laboratory:
         self.replay.go_to(start)
         self.replay.update()
         is_exact = not self.replay.deviations
-        made = {name: value.clone() for name, value in self.replay.model.state_dict().items()}
+        # Buffers may change in a forward pass, which the state at an event has seen already.
+        parameters = self.replay.model.named_parameters()
+        made = {name: value.detach().clone() for name, value in parameters}
         self.rewind()
         if not is_exact:
             return None
         kept = self.checkpoint(start)["model"]
         others = tuple(name for name, value in made.items() if not torch.equal(value, kept[name]))
         growth = _size(kept[others[0]]) / (_size(made[others[0]]) or math.nan) if others else 1.0
-        found = f"{len(others)} of {len(made)} tensors differ from those in the checkpoint"
+        found = f"{len(others)} of {len(made)} parameters differ from those in the checkpoint"
         done = f"the steps {before[-1] + 1} to {start} again"
         self.note("is the checkpoint what training made?", done, found)
         return RemadeCheckpoint(start, others, len(made), before[-1], growth)

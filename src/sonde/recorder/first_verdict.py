@@ -40,7 +40,11 @@ def write_first_verdict(
     )
     root = run.layout.root
     path = run.directory / write_verdict(root, verdict).relative_to(root)
-    _logger.warning("step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
+    # Where several optimizers play against each other, a loss that jumps is nothing by itself.
+    level = logging.WARNING
+    if update.has_other_moved and not verdict.names_a_cause:
+        level = logging.DEBUG
+    _logger.log(level, "step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
     return verdict
 
 

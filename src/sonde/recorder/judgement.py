@@ -261,7 +261,7 @@ class Judgement:
     def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
         scene = self._scene
         started = time.time()
-        if not update.is_applied:
+        if not update.is_applied and not update.has_other_moved:
             self._keeper.keep_state(update.step - 1, before=update)
         if not self._options.scene_seconds:
             return

@@ -280,7 +280,10 @@ class Pipeline(Observer):
             self.gradients_ready()
             if self._vitals.is_on:
                 self._vitals.before_step(self._update)
-        elif self.training.is_moved_by(optimizer):
+            return
+        if self._update is not None:
+            self._update.has_other_moved = True
+        if self.training.is_moved_by(optimizer):
             self._other_optimizer = optimizer
 
     @guarded("this step is not recorded")

@@ -17,6 +17,10 @@ from sonde.spread import Spread
 
 _FAR: Final = 8.0
 """Values are far from those of other rows if a summary is so many deviations away."""
+_BEYOND: Final = 1.5
+"""They must also be so many times as far away as the farthest of them: the values of some data have
+heavy tails.
+"""
 _MIN_ROWS: Final = 8
 """With fewer rows to compare with, nothing is called odd."""
 _SUMMARIES: Final = ("mean", "spread", "largest magnitude")
@@ -76,9 +80,11 @@ def _oddity(own: Sequence[float], rest: Tensor) -> str:
     if own[1] == 0 and spreads.median > 0:
         return f"all its values are {own[0]:.4g}"
     for place, name in enumerate(_SUMMARIES):
-        usual = Spread(rest[:, place].tolist())
+        others = rest[:, place]
+        usual = Spread(others.tolist())
         far = usual.z(own[place])
-        if abs(far) > _FAR:
+        farthest = float((others[others.isfinite()] - usual.median).abs().max())
+        if abs(far) > _FAR and abs(own[place] - usual.median) > _BEYOND * farthest:
             return (
                 f"the {name} of its values is {own[place]:.4g}, that of other rows"
                 f" {usual.median:.4g} ({far:+.0f} deviations)"

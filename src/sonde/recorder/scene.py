@@ -184,7 +184,8 @@ class Scene:
     def _prepare_look(self, update: Update, look: _Look) -> None:
         """Note the names of the rows, and whether all micro-batches can be run again."""
         self.names = update.names()
-        look.can_repeat = bool(update.micro) and all(
+        can_repeat = bool(update.micro) and not update.has_other_moved
+        look.can_repeat = can_repeat and all(
             self._training.can_repeat(micro) for micro in update.micro
         )
 

@@ -199,6 +199,8 @@ class Update:
     """
     is_over = False
     """Whether the training has gone past it."""
+    has_other_moved = False
+    """Whether another optimizer has moved before its own: the state before it is gone then."""
     autocast: torch.dtype | None = None
     """The autocast precision of its forward passes."""
     seconds = math.nan

@@ -91,3 +91,13 @@ def test_rows_like_those_of_earlier_batches_are_not_odd() -> None:
     before = [torch.randn(8, 16, generator=DRAWN) * 40 for _ in range(4)]
     assert 3 not in odd_rows(loud, before)
     assert not odd_rows(torch.randn(4, 16, generator=DRAWN), [])
+
+
+def test_a_row_in_the_tail_of_data_with_heavy_tails_is_not_odd() -> None:
+    prices = torch.randn(200, 1, generator=DRAWN)
+    prices[::20] *= 50
+    largest = prices.abs().max()
+    batch = torch.cat([torch.randn(11, 1, generator=DRAWN), 1.1 * largest.reshape(1, 1)])
+    assert not odd_rows(batch, [prices])
+    batch[-1] *= 2
+    assert list(odd_rows(batch, [prices])) == [11]

@@ -12,6 +12,7 @@ from sonde.spikes.detectors import (
     CALM_STEPS,
     Event,
     EventDetector,
+    RelativeRule,
     SigmaRule,
     ThresholdRule,
     find_events,
@@ -39,9 +40,27 @@ def test_bad_steps_far_apart_are_two_events() -> None:
 def test_the_peak_is_the_highest_and_nan_is_higher_still() -> None:
     (event,) = find_events([1.0, 6.0, 8.0, 7.0], RULE)
     assert (event.peak, event.peak_step, event.value) == (8.0, 2, 6.0)
-    (event,) = find_events([1.0, 6.0, math.nan, 8.0], RULE)
+    (event,) = find_events([1.0, math.nan, 6.0, 8.0], RULE)
     assert math.isnan(event.peak)
-    assert event.peak_step == 2
+    assert event.peak_step == 1
+
+
+def test_a_number_that_is_not_finite_is_an_event_of_its_own_within_another() -> None:
+    detector = EventDetector(RULE)
+    over, begun = [detector.update(step, value) for step, value in enumerate([6.0, math.nan])][-1]
+    assert over is not None
+    assert begun is not None
+    assert (over.first_step, over.last_step, begun.first_step) == (0, 0, 1)
+    assert (over.kind, begun.kind) == ("spike", "nonfinite")
+
+
+@pytest.mark.parametrize(("value", "firsts"), [(25.0, [0, 2]), (23.0, [0])])
+def test_a_far_higher_number_after_good_steps_is_an_event_of_its_own(
+    value: float, firsts: list[int]
+) -> None:
+    values = [6.0] * 100 + [12.0, 6.0, value]
+    events = find_events(values, RelativeRule(factor=1.5), first_step=-100)
+    assert [event.first_step for event in events] == firsts
 
 
 def test_a_detector_resumes_from_json_in_the_middle_of_an_event() -> None:

@@ -32,8 +32,8 @@ def _not_as_made(evidence: Evidence) -> CauseFinding | None:
     sentences = [
         (
             f"the steps {remade.before + 1} to {remade.step} again give the recorded losses to the"
-            f" bit, but {len(remade.others)} of {remade.num_tensors} tensors of the model are other"
-            f" ones after them; the first is {first}"
+            f" bit, but {len(remade.others)} of {remade.num_tensors} parameters are other ones"
+            f" after them; the first is {first}"
         )
     ]
     if not _SAME_SIZE < remade.growth < 1 / _SAME_SIZE:

@@ -320,6 +320,9 @@ CASES: list[tuple[Check, object, Status]] = [
         "wrong",
     ),
     (precision.CLIPPED, precision.ClippedScaled(scale=None), "does not apply"),
+    (precision.EPSILON, precision.Epsilon(epsilon=None), "does not apply"),
+    (precision.EPSILON, precision.Epsilon(epsilon=1e-8), "fine"),
+    (precision.EPSILON, precision.Epsilon(epsilon=1e-8, dtype="float16", is_zero=True), "wrong"),
     (
         precision.CLIPPED,
         precision.ClippedScaled(scale=65536.0, norm_at_clipping=30.0, norm_at_step=1.0),

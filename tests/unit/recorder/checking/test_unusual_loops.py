@@ -163,3 +163,40 @@ def test_batches_that_come_again_before_the_data_are_over_are_named(
 
     report = checked(tmp_path, model, loss_of, batches)
     assert status(report, "repeated_rows") == expected
+
+
+class Mixer(nn.Module):
+    """Predicts the next token, with a leak: from other rows at the same position, or from later
+    positions.
+    """
+
+    def __init__(self, leak: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        self.head = nn.Linear(16, 40)
+        self._dim = {"rows": 0, "positions": 1}[leak]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores for every position."""
+        seen = self.embedding(tokens)
+        scores: Tensor = self.head(seen + seen.mean(self._dim, keepdim=True))
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("leak", "causality", "rows"), [("rows", "fine", "wrong"), ("positions", "wrong", "fine")]
+)
+def test_a_leak_between_rows_is_not_called_a_look_at_later_tokens(
+    tmp_path: Path, leak: str, causality: str, rows: str
+) -> None:
+    torch.manual_seed(1)
+    model = Mixer(leak)
+    batches = [torch.randint(0, 40, (6, 17)) for _ in range(8)]
+
+    def loss_of(batch: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        return loss
+
+    report = checked(tmp_path, model, loss_of, batches)
+    assert (status(report, "causality"), status(report, "rows_apart")) == (causality, rows)
