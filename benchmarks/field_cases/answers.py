@@ -16,7 +16,10 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     # Resume: the state that was not restored, by the report or by an older cause.
     "resume_optimizer": frozenset({"resume_optimizer", "optimizer_state"}),
     "resume_weights": frozenset({"resume_weights", "stale_weights"}),
+    "no_targets": frozenset({"no_targets", "counted_positions"}),
     # Checks.
+    "initial_loss": frozenset({"start_loss"}),
+    "bad_init": frozenset({"start_loss"}),
     "labels_not_shifted": frozenset({"label_shift"}),
     "labels_shifted_twice": frozenset({"label_shift"}),
     "labels_misaligned": frozenset({"label_shift"}),
@@ -26,7 +29,6 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "padding_leak": frozenset({"padding_apart"}),
     "row_leak": frozenset({"rows_apart"}),
     "padding_in_loss": frozenset({"padding_in_loss"}),
-    "no_targets": frozenset({"counted_positions"}),
     "prompt_in_loss": frozenset({"counted_positions"}),
     "softmax_twice": frozenset({"loss_inputs"}),
     "not_in_optimizer": frozenset({"optimizer_members"}),
@@ -47,9 +49,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "rate_zero": frozenset({"no_rate", "learning_rate"}),
     "repeated_batch": frozenset({"same_batch", "repeated_rows", "rows_again"}),
     # Answers of the second set that had no name when it was written: each stands for itself.
-    "bad_init": frozenset({"bad_init"}),
     "broadcast": frozenset({"broadcast"}),
-    "initial_loss": frozenset({"initial_loss"}),
     "same_order": frozenset({"same_order"}),
     "targets_changed": frozenset({"targets_changed"}),
 }

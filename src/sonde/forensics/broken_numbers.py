@@ -48,6 +48,12 @@ class BrokenNumbers:
     """Whether the same step is finite in float32; None if that could not be tried."""
     loss_rows: tuple[int, ...] = ()
     """The rows whose losses are not finite, if the losses of rows are known."""
+    gradients: tuple[str, ...] = ()
+    """The parameters whose gradients are not finite, if the step could not be run again."""
+    num_gradients: int = 0
+    """The number of parameters with a gradient."""
+    is_run_again: bool = True
+    """Whether the step was run again, to find the place."""
     ranks: tuple[int, ...] = (0,)
     """The ranks on which numbers are not finite."""
     world_size: int = 1
@@ -90,6 +96,8 @@ class BrokenNumbers:
             sentences.append("every module's output is finite, the loss is not")
         else:
             sentences.append("the forward pass is finite, the gradients are not")
+        if not self.is_run_again:
+            sentences += self._as_it_is()
         if math.isfinite(self.largest):
             sentences.append(f"the largest number that went into it is {self.largest:.3g}")
         if self.operation:
@@ -104,6 +112,20 @@ class BrokenNumbers:
             sentences.append(
                 f"{len(self.loss_rows)} of {self.num_rows} rows have a loss that is not finite"
             )
+        return sentences
+
+    def _as_it_is(self) -> list[str]:
+        """Describe what is seen where the step was not run again."""
+        sentences = []
+        if self.gradients:
+            sentences.append(
+                f"the gradients of {len(self.gradients)} of {self.num_gradients} parameters are not"
+                f" finite, that of {self.gradients[-1]} among them"
+            )
+        sentences.append(
+            "the step cannot be run again here, so the operation is not known: let recorder.step"
+            " call your step function"
+        )
         return sentences
 
 

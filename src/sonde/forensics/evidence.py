@@ -20,8 +20,7 @@ from sonde.errors import SondeError
 from sonde.forensics.broken_numbers import BrokenNumbers, from_modules
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
-from sonde.forensics.history import read_starts
-from sonde.forensics.laboratory import Laboratory, RemadeCheckpoint, Reproduction, StateTest
+from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, see, surprise
 from sonde.forensics.seams import GRADIENT, Name, Row, SampleLoss
@@ -169,22 +168,6 @@ class Evidence:
         if after and start > 0 and self.made.differs:
             tests.append(compare_tensors(self.lab, start, after[0]))
         return tests
-
-    @cached_property
-    def remade(self) -> RemadeCheckpoint | None:
-        """The starting checkpoint compared with the same state made again. Only if the run was
-        resumed from it, or if the state is bad and the step really began with it: otherwise it does
-        not matter.
-        """
-        is_bad = self.is_state_bad and not self.made.differs
-        if not self.is_resumed_from_start and not is_bad:
-            return None
-        return self.lab.remade_checkpoint()
-
-    @cached_property
-    def is_resumed_from_start(self) -> bool:
-        """Whether the run was resumed from the starting checkpoint."""
-        return self.lab.from_step in {step for step, _, _ in read_starts(self.case.run)}
 
     @property
     def has_bad_tensors(self) -> bool:

@@ -89,6 +89,14 @@ class SceneEvidence:
     """If single rows stand out: what these deviations are about."""
     row_expected: Sequence[float] = ()
     """If single rows stand out: the loss that rows of their length have."""
+    num_odd_rows: int = 0
+    """How many rows of the batch hold values unlike those of earlier batches."""
+    num_rows: int = 0
+    """How many rows the batch has."""
+    shape: str = ""
+    """The shape of the first tensor of the batch."""
+    other_shapes: Sequence[str] = ()
+    """The shapes that it has in the other batches."""
     rates: Sequence[tuple[int, Sequence[float]]] = ()
     """The learning rates of the last updates, those of the step last: one for each group."""
     broken: BrokenNumbers | None = None

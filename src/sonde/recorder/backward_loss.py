@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from sonde.recorder.guard import Guard
+from sonde.recorder.judgement import Judgement
 from sonde.recorder.losses import returned_loss
 from sonde.recorder.training import Training
 from sonde.recorder.update import Loss, MicroBatch, Update, noted
@@ -29,27 +31,69 @@ _MAX_FACTOR: Final = 65536
 class BackwardLoss:
     """Learns whether the loss can be taken where backward begins, and takes it there."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, judgement: Judgement, guard: Guard) -> None:
         self._training = training
+        self._judgement = judgement
+        self._guard = guard
         self.is_known: bool | None = None
         """Whether the loss is taken from backward; None until that is decided."""
         self._returned: list[Loss | None] = []
         """What the step function returned for each micro-batch, until it is decided."""
 
-    def begins(self, micro: MicroBatch, loss: Tensor) -> None:
-        """Note what backward is called on."""
+    def leave(self) -> None:
+        """Take no loss from backward, and listen no longer."""
+        self.is_known = False
+        self._training.hooks.leave_backward()
+
+    def begins(self, micro: MicroBatch, loss: Tensor) -> bool:
+        """Note what backward is called on. Returns whether that may be the loss."""
+        if micro.seen_losses() and not micro.is_loss_of_backward:
+            return False
         micro.num_backwards += 1
         if self.is_known is False or micro.num_backwards > 1:
-            return
+            return False
         micro.backward_loss = self._training.loss_of_backward(noted(loss))
         if self.is_known:
             _take(micro)
+        return True
 
-    def note_returned(self, returned: Any) -> None:
-        """Note what the step function returned for a micro-batch, before it is decided."""
-        self._returned.append(returned_loss(returned))
+    def note_returned(self, update: Update, returned: Any) -> None:
+        """Note what the step function returned for a micro-batch, to learn what the loss is. Once
+        that is known, notice if it turns out to be another one.
+        """
+        if self.is_known is None:
+            self._returned.append(returned_loss(returned))
+            return
+        # Several ranks cannot change what they do, because one alone would.
+        can_change = self._judgement.is_alone and update.micro
+        if can_change and not _agrees(update.micro[-1], returned):
+            self.leave()
+            self._guard.tell("another loss", _another_loss(update.step))
 
-    def can_take(self, update: Update) -> bool | None:
+    def decide(self, update: Update) -> None:
+        """Decide after an update whether the loss is taken from backward, from this update on. All
+        ranks must decide alike.
+        """
+        can_take = self._can_take(update)
+        if self._judgement.on_any_rank(can_take is None):
+            return  # the next update tells
+        self.is_known = not self._judgement.on_any_rank(not can_take)
+        for micro in update.micro:
+            if self.is_known and micro.backward_loss is not None:
+                micro.backward_loss = micro.backward_loss * self._training.backward_factor
+                _take(micro)
+            else:
+                micro.rows = None  # they belong to something else
+        training = self._training
+        if not self.is_known:
+            self.leave()
+            if self._judgement.must_know_in_time:
+                self._guard.tell("late loss", _late_loss(self._judgement.on_event))
+        elif training.step_function is not None and not training.is_compiled:
+            # Without hooks a forward pass costs less.
+            training.hooks.leave_the_model()
+
+    def _can_take(self, update: Update) -> bool | None:
         """Return whether the loss of this update could have been taken from backward; None if its
         numbers do not tell.
         """
@@ -72,29 +116,35 @@ class BackwardLoss:
         self._training.backward_factor = factor
         return True
 
-    def decide(self, is_known: bool, update: Update) -> None:
-        """Take the loss from backward from now on, and for this update, or never."""
-        self.is_known = is_known
-        for micro in update.micro:
-            if is_known and micro.backward_loss is not None:
-                micro.backward_loss = micro.backward_loss * self._training.backward_factor
-                _take(micro)
-            else:
-                micro.rows = None  # they belong to something else
 
-    def agrees(self, micro: MicroBatch, returned: Any) -> bool:
-        """Return whether the step function returned the loss that was taken. On a device this is
-        not asked: it would wait.
-        """
-        if not micro.is_loss_of_backward or micro.num_backwards != 1:
-            return micro.num_backwards == 1
-        loss = returned_loss(returned)
-        taken = micro.backward_loss
-        if not isinstance(loss, float) or not isinstance(taken, float):
-            return True
-        if not math.isfinite(loss) or not math.isfinite(taken):
-            return math.isfinite(loss) == math.isfinite(taken)
-        return abs(loss - taken) <= _ROUNDING * abs(taken)
+def _agrees(micro: MicroBatch, returned: Any) -> bool:
+    """Return whether the step function returned the loss that was taken. On a device this is not
+    asked: it would wait.
+    """
+    if not micro.is_loss_of_backward or micro.num_backwards != 1:
+        return micro.num_backwards == 1
+    loss = returned_loss(returned)
+    taken = micro.backward_loss
+    if not isinstance(loss, float) or not isinstance(taken, float):
+        return True
+    if not math.isfinite(loss) or not math.isfinite(taken):
+        return math.isfinite(loss) == math.isfinite(taken)
+    return abs(loss - taken) <= _ROUNDING * abs(taken)
+
+
+def _another_loss(step: int) -> str:
+    return (
+        f"sonde: from step {step} on the loss is the one that the step function returns, after the"
+        " optimizer has moved: backward is called on another one, or several times. To have it"
+        " judged before, call recorder.loss(loss) before backward"
+    )
+
+
+def _late_loss(on_event: str) -> str:
+    return (
+        f'sonde: on_event="{on_event}" can only record, because the loss is not known before the'
+        " optimizer moves: call recorder.loss(loss) in the step function, before backward"
+    )
 
 
 def _take(micro: MicroBatch) -> None:

@@ -94,6 +94,38 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
     )
 
 
+def broken_as_it_is(
+    model: nn.Module, micros: Sequence[MicroBatch], *, is_forward: bool
+) -> BrokenNumbers:
+    """Return where numbers are not finite in batches, weights and gradients as they are, between
+    backward and the optimizer's step. Nothing is run again, so no operation can be named.
+    """
+    bad_rows: list[int] = []
+    autocast = None
+    for micro in micros:
+        bad_rows += rows_not_finite(micro.batch)
+        if micro.moment.autocast is not None:
+            autocast = micro.moment.autocast[0]
+    gradients: list[str] = []
+    num_gradients = 0
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and parameter.grad.layout is torch.strided:
+            num_gradients += 1
+            if not bool(torch.isfinite(parameter.grad).all()):
+                gradients.append(name)
+    return BrokenNumbers(
+        input_rows=tuple(bad_rows),
+        num_rows=sum(micro.num_rows for micro in micros),
+        weights=tuple(_weights_not_finite(model)),
+        num_weights=len([*model.parameters(), *model.buffers()]),
+        is_forward=is_forward,
+        gradients=tuple(gradients),
+        num_gradients=num_gradients,
+        precision=_precision(model, autocast),
+        is_run_again=False,
+    )
+
+
 def rows_not_finite(batch: Any) -> list[int]:
     """Return the rows of a batch that hold values that are not finite."""
     tree = flatten(batch)

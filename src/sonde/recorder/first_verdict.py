@@ -38,13 +38,12 @@ def write_first_verdict(
         place="scene",
         loss=update.loss,
     )
+    if update.has_other_moved and not verdict.names_a_cause:
+        # Where several optimizers play against each other, a loss that jumps is nothing by itself.
+        return verdict
     root = run.layout.root
     path = run.directory / write_verdict(root, verdict).relative_to(root)
-    # Where several optimizers play against each other, a loss that jumps is nothing by itself.
-    level = logging.WARNING
-    if update.has_other_moved and not verdict.names_a_cause:
-        level = logging.DEBUG
-    _logger.log(level, "step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
+    _logger.warning("step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)
     return verdict
 
 

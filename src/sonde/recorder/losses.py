@@ -79,7 +79,9 @@ class TokenLossCapture(TorchFunctionMode):
         bound.apply_defaults()
         given = {**bound.arguments, "size_average": None, "reduce": None, "reduction": "none"}
         target = given["target"]
-        if not target.is_floating_point():  # otherwise it holds probabilities, not tokens
+        if target.is_floating_point():
+            return  # probabilities, not tokens
+        if not _compares_rows(given["input"], target):
             with torch.no_grad():
                 self.found.append(
                     (
@@ -172,6 +174,8 @@ def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -
         return None
     if not target.numel() or target.numel() % num_rows or log_probabilities.dim() != 2:
         return None
+    if _compares_rows(log_probabilities, target):
+        return None
     ignored -= (1 << 64) if ignored >> 63 else 0  # torch returns -100 without its sign
     # 0 where there is no target:
     of_tokens = F.nll_loss(
@@ -185,6 +189,15 @@ def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -
     counts = np.add.reduce(targets != ignored, 1)
     losses = np.add.reduce(of_tokens.numpy().reshape(num_rows, -1), 1)
     return RowMeans(losses / np.maximum(counts, 1), counts, targets, ignored)
+
+
+def _compares_rows(scores: Tensor, target: Tensor) -> bool:
+    """Return whether a loss compares every row with all others, as contrastive losses do: then no
+    row has a loss of its own. On a device this is not asked: it would wait.
+    """
+    if scores.dim() != 2 or scores.size(0) != scores.size(1) or not target.is_cpu:
+        return False
+    return torch.equal(target, torch.arange(len(target)))
 
 
 def _preference_losses(loss: Tensor, num_rows: int) -> RowMeans | None:

@@ -83,7 +83,7 @@ class Pipeline(Observer):
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
         self._loss_is_reported = False
-        self._backward = BackwardLoss(training)
+        self._backward = BackwardLoss(training, judgement, guard)
         self._loss_comes_early: bool | None = None
         self._autocast: torch.dtype | None = None
         self._has_failed = False
@@ -122,7 +122,7 @@ class Pipeline(Observer):
             if self.is_inside and not self.training.is_compiled:
                 # Without hooks a forward pass costs less. A compiled model would be compiled again.
                 self.training.hooks.leave_the_model()
-            self._leave_backward()
+            self._backward.leave()
         update = self._update
         if update is not None and update.stage is _COLLECTING and update.micro:
             update.micro[-1].losses.append(noted(loss))
@@ -143,8 +143,8 @@ class Pipeline(Observer):
         if self._loss_comes_early is None:  # all ranks must answer alike
             self._loss_comes_early = self._judgement.on_any_rank(bool(losses))
             if self._loss_comes_early:
-                self._leave_backward()
-        if not self._loss_comes_early:
+                self._backward.leave()
+        if not self._loss_comes_early and not self._backward.is_known:
             self._norm = norm  # it is judged with the loss, when that is known
             return
         update.is_judged = True
@@ -160,12 +160,11 @@ class Pipeline(Observer):
         if update is None:
             return
         self.intake.note_draws()
-        if self._backward.is_known is None:
-            self._backward.note_returned(returned)
-        elif self._backward.is_known and update.micro:
-            self._check_loss(update.micro[-1], returned)
+        if self._backward.is_known is not False:
+            self._backward.note_returned(update, returned)
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
-            self._follow(self._other_optimizer)
+            _follow(self._other_optimizer, update, self.training, self.guard)
+            self._keeper.begin_again()
             update.stage = _APPLIED
         has_ended = update.stage is _APPLIED or self._scaler.has_updated
         if last or (last is None and has_ended):
@@ -191,7 +190,10 @@ class Pipeline(Observer):
         self._longest = max(self._longest, update.num_calls)
         update.autocast = self._autocast
         if update.stage is _COLLECTING:
-            self._note_skip(update)
+            self._norm = None  # it is that of an overflow, which is why the scaler skips
+            _note_skip(update, self.training, self.state_watch)
+            if self._scaler.skips_for_ever():
+                self._judgement.report_skips(update, self._scaler.num_skips)
         else:
             self._scaler.num_skips = 0
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
@@ -261,10 +263,7 @@ class Pipeline(Observer):
         if update is None or not update.micro or update.stage is not _COLLECTING:
             return
         micro = update.micro[-1]
-        if micro.seen_losses() and not micro.is_loss_of_backward:
-            return
-        self._backward.begins(micro, loss)
-        if micro.num_backwards == 1 and self._backward.is_known is not False:
+        if self._backward.begins(micro, loss):
             self._loss_is_known(micro, loss)
 
     def norm_seen(self, norm: Any) -> None:
@@ -343,68 +342,22 @@ class Pipeline(Observer):
             found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
             micro.rows = found or micro.rows
 
-    def _note_skip(self, update: Update) -> None:
-        """Note that a scaler has skipped the update, and tell if it does nothing else."""
-        update.note_rates(self.training.optimizer)
-        if self.state_watch.is_waiting:
-            self.state_watch.before_optimizer(update)
-        update.skipped = "the optimizer was not called"
-        self._norm = None  # it is that of an overflow, which is why the scaler skips
-        if self._scaler.skips_for_ever():
-            self._judgement.report_skips(update, self._scaler.num_skips)
-
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
         if self._backward.is_known is None and not update.seen_losses():
-            self._decide_on_backward(update)
+            self._backward.decide(update)
         losses = update.seen_losses() or _returned_losses(returned, self.guard)
         if update.skipped is None:
             update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
 
-    def _decide_on_backward(self, update: Update) -> None:
-        """Decide whether the loss is taken from backward. All ranks must decide alike."""
-        can_take = self._backward.can_take(update)
-        on_any_rank = self._judgement.on_any_rank
-        if on_any_rank(can_take is None):
-            return  # the next update tells
-        is_known = not on_any_rank(not can_take)
-        self._backward.decide(is_known, update)
-        self._loss_comes_early = is_known
-        if not is_known:
-            self.training.hooks.leave_backward()
-            if self._judgement.must_know_in_time:
-                _tell_late_loss(self.guard, self._judgement.on_event)
-        elif self.training.step_function is not None and not self.training.is_compiled:
-            self.training.hooks.leave_the_model()
 
-    def _leave_backward(self) -> None:
-        """Take no loss from backward: the user or the model tells it."""
-        self._backward.is_known = False
-        self.training.hooks.leave_backward()
-
-    def _check_loss(self, micro: MicroBatch, returned: Any) -> None:
-        """Take the loss from the step function again if what backward is called on turns out to be
-        another one. Several ranks cannot change this, because one alone would.
-        """
-        if not self._judgement.is_alone or self._backward.agrees(micro, returned):
-            return
-        self._leave_backward()
-        self._loss_comes_early = False
-        self.guard.tell(
-            "another loss",
-            f"sonde: from step {self.num_updates + 1} on the loss is the one that the step function"
-            " returns, after the optimizer has moved: backward is called on another one, or"
-            " several times. To have it judged before, call recorder.loss(loss) before backward",
-        )
-
-    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record another optimizer from now on, because it moves the model."""
-        _tell_other_optimizer(self.guard, optimizer, self.num_updates + 1)
-        self.training.optimizer = optimizer
-        if self._update is not None:
-            self._update.note_rates(optimizer)
-        self._keeper.begin_again()
+def _note_skip(update: Update, training: Training, state_watch: StateWatch) -> None:
+    """Note that a scaler has skipped the update."""
+    update.note_rates(training.optimizer)
+    if state_watch.is_waiting:
+        state_watch.before_optimizer(update)
+    update.skipped = "the optimizer was not called"
 
 
 def _tell_failure(run: Run, update: Update, error: BaseException) -> None:
@@ -436,19 +389,16 @@ def _why_no_rows(update: Update) -> str:
     return "this loss does not show them; at an event they are run one by one"
 
 
-def _tell_other_optimizer(guard: Guard, optimizer: torch.optim.Optimizer, step: int) -> None:
+def _follow(
+    optimizer: torch.optim.Optimizer, update: Update, training: Training, guard: Guard
+) -> None:
+    """Record another optimizer from now on, because it moves the model."""
+    training.optimizer = optimizer
+    update.note_rates(optimizer)
     guard.tell(
         f"optimizer {id(optimizer)}",
-        f"sonde: from step {step} on, another optimizer moves the model"
+        f"sonde: from step {update.step} on, another optimizer moves the model"
         f" ({type(optimizer).__name__}); the recorder follows it",
-    )
-
-
-def _tell_late_loss(guard: Guard, on_event: str) -> None:
-    guard.tell(
-        "late loss",
-        f'sonde: on_event="{on_event}" can only record, because the loss is not known before the'
-        " optimizer moves: call recorder.loss(loss) in the step function, before backward",
     )
 
 

@@ -2,7 +2,7 @@
 rows, or not finite.
 
 Each row is summarised by its mean, its spread and its largest magnitude, and compared with the
-rows of this batch and of earlier ones.
+rows of earlier batches, and of its own if there are few of those.
 """
 
 import math
@@ -17,7 +17,7 @@ from sonde.spread import Spread
 
 _FAR: Final = 8.0
 """Values are far from those of other rows if a summary is so many deviations away."""
-_BEYOND: Final = 1.5
+_BEYOND: Final = 3.0
 """They must also be so many times as far away as the farthest of them: the values of some data have
 heavy tails.
 """
@@ -27,8 +27,8 @@ _SUMMARIES: Final = ("mean", "spread", "largest magnitude")
 
 
 def odd_rows(batch: Any, before: Sequence[Any]) -> dict[int, str]:
-    """Return what is odd about the rows of a batch, compared with its other rows and the batches
-    before; only rows that are odd are in it.
+    """Return what is odd about the rows of a batch, compared with the batches before, or with its
+    other rows; only rows that are odd are in it.
     """
     own = _row_tensors(batch)
     earlier = [_row_tensors(other) for other in before]
@@ -57,7 +57,9 @@ def _compare(tensor: Tensor, usual: Sequence[Tensor]) -> dict[int, str]:
     others = torch.cat([_summaries(other) for other in usual]) if usual else own[:0]
     found: dict[int, str] = {}
     for row in range(len(own)):
-        rest = torch.cat([own[:row], own[row + 1 :], others])
+        rest = others
+        if len(rest) < len(own):
+            rest = torch.cat([own[:row], own[row + 1 :], others])
         if len(rest) < _MIN_ROWS:
             continue
         oddity = _oddity(own[row].tolist(), rest)

@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -34,7 +34,7 @@ from sonde.forensics.case import same_bits
 from sonde.forensics.scene_evidence import SceneEvidence, SceneRow, finite
 from sonde.forensics.verdict import Suspect
 from sonde.recorder.batch_tree import named_rows, token_rows
-from sonde.recorder.broken_step import find_broken
+from sonde.recorder.broken_step import broken_as_it_is, find_broken
 from sonde.recorder.losses import RowLosses, add_up, mean_loss
 from sonde.recorder.row_values import odd_rows
 from sonde.recorder.training import Training
@@ -80,6 +80,8 @@ class _Look:
     row_losses: list[float] = field(default_factory=list)
     row_weights: list[float] = field(default_factory=list)
     row_problem: str = ""
+    num_odd_rows: int = 0
+    """How many rows hold values unlike those of earlier batches."""
     broken: BrokenNumbers | None = None
     error: BaseException | None = None
 
@@ -94,6 +96,7 @@ class RankFound(NamedTuple):
     row_losses: list[float]
     row_weights: list[float]
     row_problem: str
+    num_odd_rows: int
     broken: BrokenNumbers | None
 
 
@@ -130,6 +133,8 @@ class Scene:
                 self._try(look, lambda: self._run_others(recent, steps, look))
                 if is_broken:
                     self._try(look, lambda: self._find_broken(update, look))
+        elif is_broken:
+            self._try(look, lambda: self._look_at_numbers(update, look))
         if look.own is not None and not look.is_exact:
             self._training.is_repeatable = False
             _logger.warning(
@@ -146,6 +151,7 @@ class Scene:
             row_losses=look.row_losses,
             row_weights=look.row_weights,
             row_problem=look.row_problem,
+            num_odd_rows=look.num_odd_rows,
             broken=look.broken,
         )
         found = msgspec.convert(ranks.gather(msgspec.to_builtins(own)), list[RankFound])
@@ -171,7 +177,7 @@ class Scene:
         found: list[_Found] = [
             (names[row], losses[row], tokens[row][:_WINDOW], ()) for row in chosen
         ]
-        return self._suspects(recent, update, found)
+        return self._suspects(recent, update, found, self._oddities(recent, update))
 
     def _try(self, look: _Look, part: Any) -> None:
         """Do a part of a look, unless an earlier one failed: the other ranks wait for this one."""
@@ -242,6 +248,13 @@ class Scene:
             bad = [row for row, loss in enumerate(look.row_losses) if not math.isfinite(loss)]
             look.broken = replace(look.broken, loss_rows=tuple(bad))
 
+    def _look_at_numbers(self, update: Update, look: _Look) -> None:
+        """Look at the numbers as they are, where the step cannot be run again."""
+        is_forward = not math.isfinite(update.loss or 0.0)
+        if not update.is_applied:
+            model = self._training.model
+            look.broken = broken_as_it_is(model, update.micro, is_forward=is_forward)
+
     def _shared_steps(self, update: Update, recent: Sequence[Update], look: _Look) -> list[int]:
         """Return the steps whose batches are run at the current state: the same on every rank."""
         usable = []
@@ -288,7 +301,9 @@ class Scene:
                 to_read = _around_worst(self.rows[row])
                 worst = self._worst_tokens(self.rows[row])
             found.append((name, self.rows[row].mean, to_read, worst))
-        look.suspects = self._suspects(recent, update, found)
+        oddities = self._oddities(recent, update)
+        look.num_odd_rows = len(oddities)
+        look.suspects = self._suspects(recent, update, found, oddities)
 
     def _worst_tokens(self, row: RowLosses) -> tuple[tuple[str, float], ...]:
         """Return the tokens of a row with the highest losses, as text."""
@@ -300,10 +315,14 @@ class Scene:
         )
 
     def _suspects(
-        self, recent: Sequence[Update], update: Update, found: Sequence[_Found]
+        self,
+        recent: Sequence[Update],
+        update: Update,
+        found: Sequence[_Found],
+        oddities: Mapping[tuple[str, int], str],
     ) -> list[SceneRow]:
         """Return rows with their text and its clearest sign, compared with the rows of earlier
-        batches.
+        batches, and with what is odd about their values.
         """
         rows_before: list[list[int]] = []
         for other in recent:
@@ -312,7 +331,6 @@ class Scene:
                     if micro.is_unchanged():
                         rows_before += [row[:_WINDOW] for row in token_rows(micro.batch)]
         usual = [self._text(row) for row in rows_before[-_NUM_TEXTS:]]
-        oddities = self._oddities(recent, update)
         parts = [part for _, _, part, _ in found]
         texts = [self._text(part) for part in parts]
         signs: list[list[Sign]] = [[] for _ in found]
@@ -383,9 +401,19 @@ def _merged(
         row_losses=row_losses,
         row_weights=row_weights,
         row_problem=problems[0] if problems else "",
+        num_odd_rows=sum(rank.num_odd_rows for rank in found),
+        num_rows=len(found) * sum(micro.num_rows for micro in update.micro),
+        shape=_shape_of(update),
+        other_shapes=sorted({_shape_of(other) for other in recent}),
         rates=[*rates, (update.step, tuple(update.rates))],
         broken=_broken_of(found),
     )
+
+
+def _shape_of(update: Update) -> str:
+    """Return the shape of the first tensor of an update's batch; empty if it has none."""
+    tensors = update.micro[0].tensors if update.micro else []
+    return " x ".join(map(str, tensors[0].shape)) if tensors else ""
 
 
 def _own_of(found: Sequence[RankFound]) -> tuple[float, bool | None]:

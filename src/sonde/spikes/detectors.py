@@ -12,7 +12,7 @@ one takes 1 Âµs, the median is free, and the median absolute deviation takes 2 Â
 A burst of bad steps is one event with a span, reported once when it begins and once when it is
 over, after `CALM_STEPS` good steps. Its kind is final only then: a SPIKE whose bad steps went on
 for `JUMP_STEPS` was a JUMP. What is far worse than the event so far is another event: a number that
-is not finite, or one that is `_FAR_WORSE` times as high after good steps.
+is not finite, one that is `_FAR_WORSE` times as high after good steps, or `_LEAP` times at once.
 """
 
 import math
@@ -43,7 +43,11 @@ CALM_STEPS: Final = 12
 JUMP_STEPS: Final = 24
 """This many consecutive bad steps are a new level."""
 _FAR_WORSE: Final = 3.0
-"""A number this many times as far above the baseline as the peak of an event is not part of it."""
+"""A number this many times as far above the baseline as the peak of an event is not part of it, if
+good ones were between them.
+"""
+_LEAP: Final = 10.0
+"""A number this many times as far above the baseline is not part of it in any case."""
 
 
 class Score(NamedTuple):
@@ -389,7 +393,8 @@ def _is_another(event: Event, value: float, score: Score, *, is_after_calm: bool
     if NONFINITE in (score.kind, event.kind):
         return event.kind != NONFINITE
     height = value - score.baseline
-    return is_after_calm and height > _FAR_WORSE * (event.peak - event.baseline)
+    factor = _FAR_WORSE if is_after_calm else _LEAP
+    return height > factor * (event.peak - event.baseline)
 
 
 def find_events(

@@ -81,7 +81,6 @@ def evidence(**values: Any) -> Evidence:
     own: dict[str, Any] = {
         "is_state_bad": False,
         "has_bad_tensors": False,
-        "remade": None,
         "data_weight": 1.0,
         "recent_changes": [],
         "usual_signs": UsualSigns([Row(("train", 0), (1,) * 20)] * 2000, [None] * 2000),

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from recorder_loops import Training
 
-from sonde.recorder.losses import row_means
+from sonde.recorder.losses import TokenLossCapture, row_means, rows_of
 from sonde.recorder.recorder import Recorder
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.reader import read_records
@@ -73,3 +73,13 @@ def test_a_garbled_row_is_noticed_by_its_own_loss(tmp_path: Path, tells_loss: bo
     training.recorder.run.close()
     records = read_records(RunLayout(tmp_path / "run").record_file(SPIKES, 0))
     assert 190 in [record["step"] for record in records if record["type"] == SAMPLE]
+
+
+def test_a_contrastive_loss_has_no_rows_of_its_own() -> None:
+    scores = torch.randn(6, 6, requires_grad=True)
+    own = torch.arange(6)
+    assert row_means(F.cross_entropy(scores, own), 6) is None
+    assert row_means(F.cross_entropy(scores, own.flip(0)), 6) is not None
+    with TokenLossCapture() as capture:
+        F.cross_entropy(scores, own)
+    assert rows_of(capture.found, 6) == []

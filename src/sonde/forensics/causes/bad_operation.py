@@ -26,6 +26,8 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
 def _judge(broken: BrokenNumbers) -> CauseFinding | None:
     if broken.was_broken_before or broken.is_overflow:
         return None
+    if not broken.is_run_again and broken.precision != "float32":
+        return None  # it may be an overflow
     part = "forward" if broken.is_forward else "backward"
     place = broken.module or "an operation outside the modules of the model"
     if broken.is_of_few_rows:

@@ -5,6 +5,7 @@ from typing import Final
 
 from sonde.forensics.causes.cause_rule import GO_BACK, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.history import read_starts
 from sonde.forensics.tensor_test import TensorTest
 
 _SAME_SIZE: Final = 0.9
@@ -25,7 +26,11 @@ def _not_as_made(evidence: Evidence) -> CauseFinding | None:
     """Judge whether the state before the step is what the steps before it make, although no weight
     moved too far.
     """
-    remade = evidence.remade
+    is_resumed = evidence.lab.from_step in {step for step, _, _ in read_starts(evidence.case.run)}
+    is_bad = evidence.is_state_bad and not evidence.made.differs
+    if not is_resumed and not is_bad:
+        return None  # it does not matter
+    remade = evidence.lab.remade_checkpoint()
     if remade is None or not remade.others:
         return None
     first = remade.others[0]
@@ -39,7 +44,7 @@ def _not_as_made(evidence: Evidence) -> CauseFinding | None:
     if not _SAME_SIZE < remade.growth < 1 / _SAME_SIZE:
         sentences.append(f"its norm is {remade.growth:.3g} times what the steps make it")
     title = f"Something other than the optimizer changed the weights after step {remade.step}."
-    if evidence.is_resumed_from_start:
+    if is_resumed:
         title = "The run resumed from a checkpoint that is not what training had made."
     return CauseFinding(
         score=0.93,

@@ -27,6 +27,11 @@ _IN_CALM: Final = 0.4
 _FEW: Final = 0.5
 _OF_MANY: Final = 0.5
 """How much it counts that more than `_FEW` of the samples are high."""
+_FEW_ROWS: Final = 0.1
+_UNSURE: Final = 0.5
+"""The most that it counts if the loss is normal, or if more than `_FEW_ROWS` of the samples are
+high: batches of natural data are like that now and then.
+"""
 _WHOLE_Z: Final = 4.0
 """A batch whose samples together are this many deviations out is unusual as a whole."""
 
@@ -59,6 +64,9 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         # Not these samples, but something that they share: a kernel, a length, a wrong target.
         score *= _OF_MANY
         title = "Most of the batch has a high loss, and nothing about its samples says why."
+    num_few = max(1, round(_FEW_ROWS * len(evidence.samples)))
+    if not is_event or len(far) > num_few:
+        score = min(score, _UNSURE)
     if evidence.case.is_calm:
         # There is no loss to explain, so a sample that merely is high explains nothing.
         score *= _IN_CALM

@@ -65,9 +65,9 @@ def _title(scene: SceneEvidence) -> str | None:
     if scene.metric == "grad_norm":
         return "The gradients are large, and the scene does not show why."
     if scene.is_this_batch_high and not scene.row_losses:
-        return "This batch has a high loss, and others do not; which rows did it cannot be told."
+        return "Why cannot be told: other batches are normal, and rows are not seen by themselves."
     if scene.is_this_batch_high:
-        return "This batch has a high loss, and no few rows alone explain it."
+        return "Why cannot be told: other batches are normal, and it is not a few rows."
     return None
 
 
@@ -79,6 +79,9 @@ def _what_is_missing(scene: SceneEvidence) -> list[str]:
     sentences = []
     if len(scene.others_now):
         sentences.append(scene.describe_batch())
+    if scene.shape and scene.other_shapes and scene.shape not in scene.other_shapes:
+        usual = ", ".join(scene.other_shapes)
+        sentences.append(f"its first tensor is {scene.shape}, that of the others {usual}")
     if scene.metric == "grad_norm":
         sentences.append("its loss is not what stands out, so no row is blamed")
     elif not scene.row_losses:

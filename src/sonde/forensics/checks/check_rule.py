@@ -6,7 +6,7 @@ is a pure function: it takes plain numbers that an experiment measured (`recorde
 returns an `Outcome`. No torch is needed here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -62,6 +62,10 @@ class Check:
     """The trainings that it applies to."""
     judge: Callable[[Any], Outcome]
     """Judges what its experiment measured."""
+    follows_from: tuple[str, ...] = ()
+    """The checks whose mistakes make this one fail too: if one of them is wrong, this one cannot
+    tell.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +94,20 @@ def result_of(check: Check, measured: object) -> CheckResult:
         text=outcome.text,
         advice=check.advice if outcome.status == "wrong" else "",
     )
+
+
+def without_consequences(
+    checks: Sequence[Check], results: Sequence[CheckResult]
+) -> list[CheckResult]:
+    """Return the results of checks, without mistakes that only follow from others."""
+    titles = {result.name: result.title for result in results if result.status == "wrong"}
+    found = []
+    for check, result in zip(checks, results, strict=True):
+        reasons = [titles[name] for name in check.follows_from if name in titles]
+        if result.status == "wrong" and reasons:
+            result = result_of(check, cannot_tell(f"See {reasons[0]}. {result.text}"))
+        found.append(result)
+    return found
 
 
 def counted(num: int, noun: str) -> str:

@@ -88,4 +88,13 @@ CHECK: Final = Check(
     " One that stays: see what the other checks say about gradients and weights.",
     applies_to="trainings with one optimizer",
     judge=judge,
+    follows_from=(
+        "gradient_reach",
+        "optimizer_members",
+        "weights_move",
+        "learning_rate",
+        "epsilon",
+        "lost_updates",
+        "start_loss",
+    ),
 )

@@ -14,7 +14,12 @@ from torch import Tensor
 from sonde import ranks
 from sonde.forensics.checks import CHECKS
 from sonde.forensics.checks.check_report import CheckReport, RowPicture
-from sonde.forensics.checks.check_rule import Outcome, cannot_tell, result_of
+from sonde.forensics.checks.check_rule import (
+    Outcome,
+    cannot_tell,
+    result_of,
+    without_consequences,
+)
 from sonde.forensics.checks.data_order import RankRows
 from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import ALIKE, LabelShift
@@ -23,7 +28,7 @@ from sonde.forensics.checks.precision import Precision
 from sonde.recorder.checking import influence, ordering, packing, running, targets
 from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
-from sonde.recorder.checking.first_steps import FirstSteps
+from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
 from sonde.recorder.checking.forward_watch import Look
 from sonde.recorder.checking.half_range import half_range
 from sonde.recorder.checking.influence import Base
@@ -69,7 +74,7 @@ class Checker:
         self._try("rank_rows", self._rank_rows)
         scalers = self._bench.training.scalers()
         self._try("clipped_scaled", lambda: running.clipped_scaled(first, scalers))
-        self._try("epsilon", first.epsilon)
+        self._try("epsilon", lambda: epsilon_of(self._bench.training.optimizer))
 
     def run(self) -> CheckReport:
         """Make the experiments, with the weights from before the first update."""
@@ -88,7 +93,7 @@ class Checker:
         self._fill(cannot_tell(_DRAWS if draws else "It was not measured."))
         results = [result_of(check, self._measured[check.name]) for check in CHECKS]
         return CheckReport(
-            results=tuple(results),
+            results=tuple(without_consequences(CHECKS, results)),
             rows=rows,
             num_updates=self._first.num_updates,
             seconds=time.monotonic() - started,

@@ -21,6 +21,7 @@ class FirstLook:
 
     def __init__(self, training: Training, guard: Guard) -> None:
         self.guard = guard
+        self._training = training
         self._is_check = is_check()
         self.steps = FirstSteps(training, is_thorough=self._is_check)
         """What was seen."""
@@ -40,6 +41,6 @@ class FirstLook:
             self.steps.end_update(update)
             self.is_on = not self.steps.is_over
             if not self.is_on and not self._is_check:
-                tell_what_is_wrong(self.steps, self.guard)
+                tell_what_is_wrong(self.steps, self._training, self.guard)
         elif self._is_wanted and self.steps.has_changed():
             tell_what_changed(self.steps, self.guard)

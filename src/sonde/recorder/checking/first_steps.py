@@ -197,23 +197,6 @@ class FirstSteps:
             with_gradient_not_held=tuple(missing),
         )
 
-    def epsilon(self) -> precision.Epsilon:
-        """Return the epsilon of the optimizer, in the lowest precision of its weights."""
-        lowest = precision.Epsilon(epsilon=None)
-        for group in self._training.optimizer.param_groups:
-            epsilon = group.get("eps")
-            if not isinstance(epsilon, float) or not epsilon:
-                continue
-            for parameter in group["params"]:
-                measured = precision.Epsilon(
-                    epsilon=epsilon,
-                    dtype=str(parameter.dtype).removeprefix("torch."),
-                    is_zero=not float(torch.tensor(epsilon, dtype=parameter.dtype)),
-                )
-                if lowest.epsilon is None or measured.is_zero:
-                    lowest = measured
-        return lowest
-
     def repeated(
         self, *, is_contrastive: bool = False, has_classes: bool = False
     ) -> data_order.RepeatedRows:
@@ -363,6 +346,23 @@ class FirstSteps:
             )
 
 
+def epsilon_of(optimizer: torch.optim.Optimizer) -> precision.Epsilon:
+    """Return the epsilon of an optimizer: in the first precision of its weights in which it is
+    0, if there is one.
+    """
+    found = precision.Epsilon(epsilon=None)
+    for group in optimizer.param_groups:
+        epsilon = group.get("eps")
+        if not isinstance(epsilon, float) or not epsilon:
+            continue
+        for dtype in {parameter.dtype for parameter in group["params"]}:
+            is_zero = not float(torch.tensor(epsilon, dtype=dtype))
+            if found.epsilon is None or is_zero:
+                name = str(dtype).removeprefix("torch.")
+                found = precision.Epsilon(epsilon=epsilon, dtype=name, is_zero=is_zero)
+    return found
+
+
 def _num_again_before_new(batches: list[list[int]]) -> int:
     """Return how many batches have exactly the rows of an earlier one, up to the last batch whose
     rows are all new.
@@ -389,7 +389,7 @@ def _is_trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def tell_what_is_wrong(first: FirstSteps, guard: Guard) -> None:
+def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard) -> None:
     """Tell in one line each what the first updates show to be wrong."""
     measured: list[tuple[Check, object]] = [
         (step_habits.MODE, first.mode()),
@@ -398,7 +398,7 @@ def tell_what_is_wrong(first: FirstSteps, guard: Guard) -> None:
         (step_habits.RATES, first.rates()),
         (counted_positions.COUNTED, first.counted()),
         (data_order.REPEATED, first.repeated()),
-        (precision.EPSILON, first.epsilon()),
+        (precision.EPSILON, epsilon_of(training.optimizer)),
     ]
     for check, numbers in measured:
         _tell(check, numbers, guard)

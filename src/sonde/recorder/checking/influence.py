@@ -137,10 +137,7 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
         offsets.append(place + 1 - first)
         # The target of position j is token j + shift: it may depend on the tokens before that.
         targets = torch.arange(pair.target.shape[1], device=pair.ids.device) + shift
-        compared = pair.counts & (targets - 1 <= place)
-        found = influence_of(base, moved, compared, last=place)
-        if found.num_moved:
-            found = _within_first_row(bench, base, place, compared) or found
+        found = _of_later_tokens(bench, base, moved, pair.counts & (targets - 1 <= place), place)
         if causality.unknown or found.num_moved > causality.num_moved:
             causality = found
     measured = _shift_measured(pair, offsets)
@@ -148,20 +145,23 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
     return Ahead(measured, causality if is_next else Influence(unfit=_NOT_NEXT))
 
 
-def _within_first_row(bench: Bench, base: Base, place: int, compared: Tensor) -> Influence | None:
-    """Return what moves in the first row if only its own later tokens change: where rows leak into
-    each other, what moved may be another row's.
+def _of_later_tokens(
+    bench: Bench, base: Base, moved: Moved, compared: Tensor, place: int
+) -> Influence:
+    """Return what the tokens after a place moved before it. Where rows leak into each other, what
+    moved may be another row's doing, so the first row is tried alone.
     """
-    pair = base.pair
-    assert pair is not None
-    later = torch.zeros_like(pair.ids, dtype=torch.bool)
+    found = influence_of(base, moved, compared, last=place)
+    if not found.num_moved or base.pair is None:
+        return found
+    later = torch.zeros_like(base.pair.ids, dtype=torch.bool)
     later[0, place + 1 :] = True
     in_row = compared.clone()
     in_row[1:] = False
-    moved = move_tokens(bench, base, later)
-    if moved is None or not bool(in_row.any()):
-        return None
-    return influence_of(base, moved, in_row, last=place)
+    alone = move_tokens(bench, base, later)
+    if alone is None or not bool(in_row.any()):
+        return found
+    return influence_of(base, alone, in_row, last=place)
 
 
 def _without_looking(base: Base, shift: int | None) -> Ahead:

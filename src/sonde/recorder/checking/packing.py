@@ -125,6 +125,8 @@ def _said_by(name: str, tensor: Tensor, ids: Tensor) -> Documents | None:
         return _by_mask(tensor.reshape(len(ids), -1, length, length)[:, 0])
     if tensor.is_floating_point() or tensor.dtype is torch.bool:
         return None
+    if tensor.shape == (len(ids), length + 1):
+        tensor = tensor[:, :length]  # the last token is a target only
     if tensor.shape == ids.shape:
         return _by_position(name, tensor)
     return _by_lengths(name, tensor, ids) if tensor.dim() == 1 and len(ids) == 1 else None
