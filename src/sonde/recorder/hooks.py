@@ -31,6 +31,10 @@ _T = TypeVar("_T")
 _norm_listeners: list[Callable[[Any, Any], None]] = []
 
 
+class OptimizerMoves(BaseException):
+    """Ends a step that is run again where it would move an optimizer."""
+
+
 class Observer(ABC):
     """Receives what the hooks see. Each method does nothing unless it is overridden."""
 
@@ -59,6 +63,8 @@ class Hooks:
     def __init__(self, model: nn.Module) -> None:
         self.observer: Observer = NOBODY
         """Who receives what is seen."""
+        self.stands_still = False
+        """Whether no optimizer may move, because a step is run again."""
         self.clip_limit: Any = None
         """The largest norm that the loop's own clipping allows; None if it does not clip."""
         self._forward_handles = [
@@ -117,15 +123,20 @@ class Hooks:
         """
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
-            self.observer.before_step(optimizer)
+            self._before_move(optimizer)
             return None
 
         def followed() -> Any:
             result = closure()
-            self.observer.before_step(optimizer)
+            self._before_move(optimizer)
             return result
 
         return args[:1], {**kwargs, "closure": followed}
+
+    def _before_move(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.stands_still:
+            raise OptimizerMoves
+        self.observer.before_step(optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs

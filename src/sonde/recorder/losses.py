@@ -257,9 +257,11 @@ def loss_in(output: Any) -> Tensor | None:
 
 
 def returned_loss(returned: Any) -> Loss | None:
-    """Return the loss that a step function returned: a number, a tensor with one element, or a
-    model output.
+    """Return the loss that a step function returned: a number, a tensor with one element, a model
+    output, or a dict with a `loss`.
     """
+    if isinstance(returned, Mapping):
+        returned = returned.get("loss")
     if isinstance(returned, float):
         return returned
     found = (

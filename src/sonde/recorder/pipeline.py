@@ -313,7 +313,7 @@ class Pipeline(Observer):
         """Note what else a loss tells: how long this rank took to it, and the losses of rows."""
         if self._rank_watch.is_on:
             self._clock.loss_is_known()
-        if self._wants_rows:
+        if self._wants_rows and isinstance(loss, Tensor):
             found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
             micro.rows = found or micro.rows
 

@@ -27,8 +27,10 @@ Loss: TypeAlias = float | Tensor
 """A loss: a number, or a tensor on a device that has not been synchronized."""
 
 
-def noted(loss: Tensor) -> Loss:
+def noted(loss: Tensor | float) -> Loss:
     """Return a loss detached from its graph."""
+    if not isinstance(loss, Tensor):
+        return float(loss)
     return loss.item() if loss.is_cpu else loss.detach()
 
 
@@ -117,6 +119,10 @@ class MicroBatch:
     def is_unchanged(self) -> bool:
         """Return whether the tensors have not been modified since."""
         return [version_of(tensor) for tensor in self.tensors] == self._versions
+
+    def has_its_parts(self) -> bool:
+        """Return whether the step has taken nothing out of the batch, or put into it."""
+        return flatten(self.batch).plain == self.tree.plain
 
     def is_untouched(self) -> bool:
         """Return whether a copied batch is still the same, even if it was changed in a way that
