@@ -1,10 +1,11 @@
 """Forward passes that leave no trace: what a look at the scene touches is put back, by name and by
 value.
 
-`standing_still` remembers everything that the model and the step function reach (reach.py): tensors,
-gradients, attributes, counters, modes, hooks, generators, globals. Afterwards each is what it was,
-and tensors have their old values in their old memory, so that views of them agree too. Weights are
-many, and seldom change here: each is copied only when an operation is about to write to it.
+`standing_still` remembers everything that the model and the step function reach (reach.py):
+tensors, gradients, attributes, counters, modes, hooks, generators, globals. Afterwards each is what
+it was, and tensors have their old values in their old memory, so that views of them agree too.
+Weights are many, and seldom change here: each is copied only when an operation is about to write to
+it.
 
 No optimizer can move meanwhile (hooks.py). Some things cannot be put back: an iterator that the
 step function draws its data from, a file, a counter in a library. reach.py finds the first two, and
@@ -14,6 +15,7 @@ to the bit (scene.py).
 
 import random
 import types
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -220,30 +222,38 @@ class Remembered:
 
     def _remember(self, value: Any) -> None:
         """Remember how one value is, without those that it leads to."""
-        if isinstance(value, Tensor):
-            self._remember_tensor(value)
-        elif isinstance(value, _GENERATORS):
-            self._remember_generator(value)
-        elif isinstance(value, types.FunctionType):
-            self._remember_function(value)
-        elif counts_batches(value):
+        ways: tuple[tuple[Any, Callable[[Any], None]], ...] = (
+            (Tensor, self._remember_tensor),
+            (_GENERATORS, self._remember_generator),
+            (types.FunctionType, self._remember_function),
+            (dict, self._remember_dict),
+            ((list, deque, bytearray), self._remember_list),
+            (set, self._remember_set),
+            (np.ndarray, self._remember_array),
+            (array, self._remember_numbers),
+            (type, self._remember_class),
+            (types.ModuleType, self._remember_module),
+        )
+        for kinds, remember in ways:
+            if isinstance(value, kinds):
+                remember(value)
+                return
+        if counts_batches(value):
             self._undo.append(undo_counting(value))
-        elif isinstance(value, dict):
-            self._remember_dict(value)
-        elif isinstance(value, list | deque | bytearray):
-            self._remember_list(value)
-        elif isinstance(value, set):
-            before = set(value)
-            self._undo.append(lambda: _set_set(value, before))
-        elif isinstance(value, np.ndarray):
-            self._remember_array(value)
-        elif isinstance(value, type):
-            self._remember_class(value)
-        elif isinstance(value, types.ModuleType):
-            if is_users_code(value, self._own_code):
-                self._remember_dict(vars(value))
         elif not is_left_alone(value):
             self._remember_object(value)
+
+    def _remember_module(self, module: types.ModuleType) -> None:
+        if is_users_code(module, self._own_code):
+            self._remember_dict(vars(module))
+
+    def _remember_set(self, values: set[Any]) -> None:
+        before = set(values)
+        self._undo.append(lambda: _set_set(values, before))
+
+    def _remember_numbers(self, values: "array[Any]") -> None:
+        before = values[:]
+        self._undo.append(lambda: values.__setitem__(slice(None), before))
 
     def _remember_object(self, owner: object) -> None:
         """Remember which attributes an object has."""
@@ -288,10 +298,10 @@ class Remembered:
             before = list(values)
             self._undo.append(lambda: _set_list(values, before))
 
-    def _remember_array(self, array: np.ndarray[Any, Any]) -> None:
-        if array.nbytes <= _MAX_COPIED and array.flags.writeable:
-            before = array.copy()
-            self._undo.append(lambda: np.copyto(array, before))
+    def _remember_array(self, values: np.ndarray[Any, Any]) -> None:
+        if values.nbytes <= _MAX_COPIED and values.flags.writeable:
+            before = values.copy()
+            self._undo.append(lambda: np.copyto(values, before))
 
     def _remember_weight(self, weight: Tensor) -> None:
         """Remember the gradient of a weight, what memory it uses, and whether it is trained."""

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import types
+import weakref
 from collections import UserDict, UserList, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -45,16 +46,21 @@ _ALIVE: Final = (
     *(threading.Condition, threading.Semaphore, queue.Queue, queue.SimpleQueue, socket.socket),
     *(Executor, Future, BaseProcess),
 )
-_PLAIN: Final = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
+_ALIVE_PACKAGES: Final = ("asyncio", "ctypes", "multiprocessing", "sqlite3", "subprocess")
+"""Packages whose objects others can change, or that cannot be copied."""
+_PLAIN: Final = (
+    *(types.SimpleNamespace, argparse.Namespace, UserDict, UserList),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
+)
 """Objects of Python's own library that hold values of the user's."""
 _OF_TORCH: Final = (
     *(nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     torch.amp.GradScaler,
 )
 """Objects of torch that hold the state of a training."""
-_LEFT_ALONE: Final = frozenset(
-    "sonde wandb mlflow tensorboard tensorboardX neptune comet_ml clearml aim trackio swanlab"
-    " tqdm rich loguru".split()
+_LEFT_ALONE: Final = (
+    *("sonde", "wandb", "mlflow", "tensorboard", "tensorboardX", "neptune", "comet_ml", "clearml"),
+    *("aim", "trackio", "swanlab", "rich", "loguru"),
 )
 """Packages whose objects watch a training and are no part of it."""
 
@@ -69,7 +75,7 @@ def moves_by_itself(*roots: Any) -> bool:
     """Return whether something is reached that cannot be put back, such as an iterator, which would
     lose data, or a queue that a thread fills. What is inside the objects of libraries is their own.
     """
-    return any(isinstance(value, _ALIVE) for value, is_own in _walk(roots) if is_own)
+    return any(_is_alive(value) for value, is_own in _walk(roots) if is_own)
 
 
 def _walk(roots: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
@@ -108,7 +114,7 @@ def _led_to(value: Any, own_code: frozenset[str]) -> Iterable[Any]:
         return (value.fget,)
     if isinstance(value, type | types.ModuleType):
         return [*vars(value).values()] if is_users_code(value, own_code) else ()
-    if counts_batches(value) or is_left_alone(value):
+    if counts_batches(value) or is_left_alone(value) or is_progress(value):
         return ()
     if isinstance(value, torch.optim.Optimizer):  # only its own step changes its state
         return [inner for name, inner in vars(value).items() if name != "state"]
@@ -216,17 +222,31 @@ def _is_foreign_object(value: Any, own_code: frozenset[str]) -> bool:
     return not is_users_code(kind, own_code)
 
 
+def _is_alive(value: Any) -> bool:
+    if isinstance(value, type | types.ModuleType | types.FunctionType):
+        return False
+    package = type(value).__module__.partition(".")[0]
+    return isinstance(value, _ALIVE) or package in _ALIVE_PACKAGES
+
+
+def is_progress(value: Any) -> bool:
+    """Return whether something is a progress bar: its count is put back, but nothing inside it."""
+    return type(value).__module__.partition(".")[0] == "tqdm"
+
+
 def is_left_alone(value: Any) -> bool:
     """Return whether the attributes of an object are none of a training's business."""
     if isinstance(value, _OF_TORCH):
         return False
-    if isinstance(value, _ALIVE):
+    if _is_alive(value):
         return True
     package = type(value).__module__.partition(".")[0]
     if package in _LEFT_ALONE or package == "torch":
         return True
     if package in sys.stdlib_module_names:
         return not isinstance(value, _PLAIN)
+    if is_progress(value):
+        return False
     is_library = not _is_users_package(package)
     # Others use it at the same time.
-    return is_library and any(isinstance(inner, _ALIVE) for inner in attributes_of(value).values())
+    return is_library and any(map(_is_alive, attributes_of(value).values()))

@@ -145,7 +145,6 @@ class Training:
         """Allow forward passes within a block that leaves no trace, also with the batches of some
         updates.
         """
-        self.hooks.stands_still = True
         still = standing_still(
             self.model,
             self.optimizer,
@@ -153,11 +152,8 @@ class Training:
             batches=[micro.batch for update in updates for micro in update.micro],
             is_compiled=self.is_compiled,
         )
-        try:
-            with still:
-                yield
-        finally:
-            self.hooks.stands_still = False
+        with self.hooks.standing_still(), still:
+            yield
 
     def can_repeat(self, micro: MicroBatch) -> bool:
         """Return whether the forward pass of a micro-batch can be repeated."""
@@ -174,6 +170,7 @@ class Training:
         each look, since it follows every name.
         """
         roots = [self.model] if self.step_function is None else [self.model, self.step_function]
+        self.is_compiled = self.is_compiled or found_losses.reaches_compiled(roots)
         if self.is_repeatable and moves_by_itself(*roots):
             self._give_up_repeating("it reaches an iterator, a queue or a thread")
 

@@ -92,27 +92,21 @@ class MicroBatch:
         """The `last` argument that the step function received; None if it received none."""
         self.names = names
         """The names of its samples, if the user gave some."""
+        self.packs_samples = hasattr(names, "__len__") and len(names) > self.num_rows
+        """Whether its rows hold several samples each, so that none has a loss of its own."""
+        self.num_sample_rows = 0 if self.packs_samples else self.num_rows
+        """The number of rows that are a sample each."""
         self.forwards: list[Forward] = []
         self.losses: list[Loss] = []
         """The losses that the user reported."""
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
-    @property
-    def packs_samples(self) -> bool:
-        """Whether its rows hold several samples each, so that none has a loss of its own."""
-        return self.names is not None and len(self.names) > self.num_rows
-
-    @property
-    def num_sample_rows(self) -> int:
-        """The number of rows that are a sample each; 0 if rows hold several."""
-        return 0 if self.packs_samples else self.num_rows
-
     def seen_losses(self) -> list[Loss]:
         """Return its losses: those that the user reported, otherwise those that the model
         returned.
         """
-        if self.losses:
+        if self.losses or not self.forwards:
             return self.losses
         return [forward.loss for forward in self.forwards if forward.loss is not None]
 
@@ -237,7 +231,11 @@ class Update:
 
     def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the current learning rates."""
-        self.rates = [rate_of(group) for group in optimizer.param_groups]
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        for number, rate in enumerate(rates):
+            if type(rate) is not float:
+                rates[number] = rate_of(optimizer.param_groups[number])
+        self.rates = rates
 
     def seen_losses(self) -> list[Loss]:
         """Return the losses of its micro-batches."""
@@ -283,14 +281,11 @@ class UpdateClock:
     """Measures how long updates take, and how long they wait for their data."""
 
     def __init__(self) -> None:
-        self._began = 0.0
+        self.began = 0.0
+        """When the current update began."""
         self._ended = 0.0
         self._ended_before = 0.0
         self._loss_known = 0.0
-
-    def begin(self) -> None:
-        """An update begins."""
-        self._began = perf_counter()
 
     def loss_is_known(self) -> None:
         """A loss of the update is known: until here a rank waits for no other."""
@@ -310,7 +305,7 @@ class UpdateClock:
         """
         now = perf_counter()
         if self._ended:
-            wait = self._began - self._ended
+            wait = self.began - self._ended
             if wait > own_seconds:
                 wait -= own_seconds  # a look may follow the step before
             update.seconds = now - self._ended - own_seconds
