@@ -92,7 +92,9 @@ class MicroBatch:
         """The `last` argument that the step function received; None if it received none."""
         self.names = names
         """The names of its samples, if the user gave some."""
-        self.packs_samples = hasattr(names, "__len__") and len(names) > self.num_rows
+        self.packs_samples = (
+            names is not None and hasattr(names, "__len__") and len(names) > self.num_rows
+        )
         """Whether its rows hold several samples each, so that none has a loss of its own."""
         self.num_sample_rows = 0 if self.packs_samples else self.num_rows
         """The number of rows that are a sample each."""
@@ -231,10 +233,10 @@ class Update:
 
     def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the current learning rates."""
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        for number, rate in enumerate(rates):
-            if type(rate) is not float:
-                rates[number] = rate_of(optimizer.param_groups[number])
+        rates = []
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            rates.append(rate if type(rate) is float else rate_of(group))
         self.rates = rates
 
     def seen_losses(self) -> list[Loss]:
