@@ -32,15 +32,17 @@ def _replace(path: str, value: Any) -> Callable[[], None]:
 
 
 def _gradients_are_lost() -> None:
-    from sonde.recorder import put_back
+    from sonde.recorder.put_back import Remembered
 
-    take = put_back._take_gradients
+    remember = Remembered._remember_weight
 
-    def take_and_forget(*arguments: Any) -> list[Any]:
-        take(*arguments)
-        return []
+    def remember_without(self: Any, weight: Any) -> None:
+        gradient = weight.grad
+        weight.grad = None
+        remember(self, weight)
+        weight.grad = gradient
 
-    put_back._take_gradients = take_and_forget  # type: ignore[assignment]
+    Remembered._remember_weight = remember_without  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -93,11 +95,11 @@ MUTANTS: dict[str, tuple[str, Callable[[], None]]] = {
     ),
     "the closure is not put back": (
         "control: a counter of the step function",
-        _replace("put_back:Remembered.remember_function", _nothing),
+        _replace("put_back:Remembered._remember_function", _nothing),
     ),
     "iterators are not noticed": (
         "control: the step takes its data itself",
-        _replace("training:takes_from_iterators", _nothing),
+        _replace("training:moves_by_itself", _nothing),
     ),
     "the guard raises": (
         "control: sample_ids raises ValueError",

@@ -27,6 +27,10 @@ TRAIN: Final = "train"
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
+_WHOLE: Final = frozenset(
+    [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+)
+_DTYPES: Final = _WHOLE | {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -44,12 +48,17 @@ class BatchTree:
 
 def flatten(batch: Any) -> BatchTree:
     """Take a batch apart. Never raises: what cannot be kept is said in `problem`."""
-    is_plain = type(batch) is Tensor and batch.layout is torch.strided and batch.is_cpu
-    if is_plain and not batch.is_nested and not batch.is_quantized:
+    if type(batch) is Tensor and is_plain(batch):
         return BatchTree({"t": 0}, [batch])  # the common case, at a third of the cost
     tree = BatchTree()
     tree.plain = _flatten(batch, tree, 0)
     return tree
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is a block of ordinary numbers in the memory of the host."""
+    is_strided = tensor.is_cpu and tensor.layout is torch.strided
+    return is_strided and tensor.dtype in _DTYPES and not tensor.is_nested
 
 
 def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:

@@ -12,13 +12,12 @@ import functools
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from sonde.errors import TrainingStopped
 from sonde.records.journal import RECORDER_NOTICE
 from sonde.run import Run
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -62,21 +61,19 @@ class Guard:
         _logger.debug("where it happened:", exc_info=error)
 
 
-def guarded(
-    lost: str,
-) -> Callable[[Callable[Concatenate[Any, _P], _T]], Callable[Concatenate[Any, _P], _T | None]]:
-    """Make a method of an object with a `guard` one that never raises into a training.
+def guarded(lost: str) -> Callable[[Callable[..., _T]], Callable[..., _T | None]]:
+    """Make a method of an object with a `guard` one that never raises into a training. `lost` says
+    what is not recorded if it fails.
 
-    `lost` says what is not recorded if it fails.
+    Arguments are passed by position only: the methods are called at every step, and a dict of
+    keywords would take time.
     """
 
-    def wrap(
-        method: Callable[Concatenate[Any, _P], _T],
-    ) -> Callable[Concatenate[Any, _P], _T | None]:
+    def wrap(method: Callable[..., _T]) -> Callable[..., _T | None]:
         @functools.wraps(method)
-        def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        def call(self: Any, /, *args: Any) -> _T | None:
             try:
-                return method(self, *args, **kwargs)
+                return method(self, *args)
             except PASSES:
                 raise
             except BaseException as error:  # noqa: BLE001  SystemExit of a callable included

@@ -14,10 +14,11 @@ too.
 """
 
 import functools
+import weakref
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, ClassVar, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +27,16 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 Function: TypeAlias = Callable[..., Any]
 
 _ORIGINAL: Final = "sonde_original"
 """The attribute of a wrapped function with the function as it was."""
+
+
+class OptimizerMoves(BaseException):
+    """Ends a step that is run again where it would move an optimizer."""
 
 
 class Observer(ABC):
@@ -58,24 +64,61 @@ class Observer(ABC):
         """An optimizer has moved."""
 
 
+class _ModelHook:
+    """A hook on the calls of a model. A copy of the model, and one from a file, has none of ours:
+    theirs does nothing, and needs no sonde.
+    """
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> None:
+        self._call(*given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
 class Hooks:
     """The hooks of one recorder."""
+
+    _all: ClassVar["weakref.WeakSet[Hooks]"] = weakref.WeakSet()
 
     def __init__(self, model: nn.Module) -> None:
         self.observer: Observer = NOBODY
         """Who receives what is seen."""
+        self.stands_still = False
+        """Whether no optimizer may move, because a step is run again."""
         self.clip_limit: Any = None
         """The largest norm that the loop's own clipping allows; None if it does not clip."""
-        self._forward_handles = [
-            model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
-            model.register_forward_hook(self._on_output, with_kwargs=True),
-        ]
+        self._forward_handles: list[RemovableHandle] = []
+        if not isinstance(model, torch.jit.ScriptModule):  # these refuse hooks with keywords
+            before = model.register_forward_pre_hook(_ModelHook(self._on_forward), with_kwargs=True)
+            after = model.register_forward_hook(_ModelHook(self._on_output), with_kwargs=True)
+            self._forward_handles += [before, after]
         self._handles = [
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
         ]
         _clipping.listen(self._on_norm)
         _backward.listen(self._on_backward)
+        Hooks._all.add(self)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Within the block, let no optimizer move, and no other recorder see anything."""
+        with ExitStack() as stack:
+            for other in Hooks._all:
+                if other is not self:
+                    stack.enter_context(other.observed_by(NOBODY))
+            self.stands_still = True
+            try:
+                yield
+            finally:
+                self.stands_still = False
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
@@ -133,11 +176,15 @@ class Hooks:
         """
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
+            if self.stands_still:
+                raise OptimizerMoves
             self.observer.before_step(optimizer)
             return None
 
         def followed() -> Any:
             result = closure()
+            if self.stands_still:
+                raise OptimizerMoves
             self.observer.before_step(optimizer)
             return result
 

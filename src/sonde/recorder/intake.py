@@ -35,7 +35,7 @@ class BatchIntake:
         self._keeper = keeper
         self._sample_ids = sample_ids
         self._num_to_watch = _NUM_WATCHED
-        self._watched: MicroBatch | None = None
+        self.watched: MicroBatch | None = None
         """The last micro-batch, if it is looked at closely."""
 
     def look_again(self) -> None:
@@ -47,7 +47,8 @@ class BatchIntake:
         is_watched = self._num_to_watch > 0
         if is_watched:
             self._num_to_watch -= 1
-        self._look_at_the_last()
+        if self.watched is not None:
+            self._look_at_the_last(self.watched)
         device_type = self._training.device_type
         moment = take_moment(device_type, with_host=is_watched or self.draws_on_host)
         copied = is_watched or self._keeper.copies_batches
@@ -62,15 +63,15 @@ class BatchIntake:
             micro.tree.problem = "a batch that could not be read"
             update.cannot_replay = "its batch could not be read"
         if is_watched:
-            self._watched = micro
+            self.watched = micro
         update.add(micro)
 
     def note_draws(self) -> None:
         """At the end of a micro-batch that is looked at closely, note whether Python's or numpy's
         generators have moved.
         """
-        if self._watched is not None and not self.draws_on_host:
-            self.draws_on_host = self._watched.moment.host != host_generators()
+        if self.watched is not None and not self.draws_on_host:
+            self.draws_on_host = self.watched.moment.host != host_generators()
 
     @guarded("the names of samples are not recorded")
     def names_of(self, batch: Any) -> Any:
@@ -79,9 +80,8 @@ class BatchIntake:
             return self._sample_ids(batch)
         return batch.get("sample_ids") if type(batch) is dict else None
 
-    def _look_at_the_last(self) -> None:
-        """Find out whether the loop has overwritten the last micro-batch, if it is watched."""
-        watched = self._watched
-        self._watched = None  # even if the look at it fails, it is the only one
-        if watched is not None and not watched.is_untouched():
+    def _look_at_the_last(self, watched: MicroBatch) -> None:
+        """Find out whether the loop has overwritten the last micro-batch."""
+        self.watched = None  # even if the look at it fails, it is the only one
+        if not watched.is_untouched():
             self._keeper.copies_batches = True

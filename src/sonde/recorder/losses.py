@@ -14,6 +14,7 @@ such node, so there are no row losses unless they are provided.
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,9 +24,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sonde.recorder.batch_tree import tokens_of
+from sonde.recorder.reach import reached
 from sonde.recorder.update import Loss, RowMeans, noted
 
 _CROSS_ENTROPY: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_COMPILED: Final = "_torchdynamo_orig_callable"
+"""The mark of a compiled function, which torch has no public question for."""
 _LOG_SIGMOID: Final = "LogSigmoidBackward0"
 _WHOLE: Final = 0.1
 """The losses of rows are those of the batch if they differ by no more than this fraction: class
@@ -162,6 +166,8 @@ def row_means(loss: Tensor, num_rows: int, token_losses: Tensor | None = None) -
         return None
     if token_losses is not None:
         return _means_of(token_losses) if len(token_losses) == num_rows else None
+    if loss.grad_fn is None:
+        return None
     node = _cross_entropy_node(loss.grad_fn)
     if node is None:
         return _preference_losses(loss, num_rows)
@@ -270,9 +276,11 @@ def loss_in(output: Any) -> Tensor | None:
 
 
 def returned_loss(returned: Any) -> Loss | None:
-    """Return the loss that a step function returned: a number, a tensor with one element, or a
-    model output.
+    """Return the loss that a step function returned: a number, a tensor with one element, a model
+    output, or a dict with a `loss`.
     """
+    if not isinstance(returned, Tensor) and isinstance(returned, Mapping):
+        returned = returned.get("loss")
     if isinstance(returned, float):
         return returned
     found = (
@@ -292,4 +300,11 @@ def is_compiled(model: nn.Module) -> bool:
     return any(
         isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl  # noqa: SLF001
         for module in model.modules()
+    )
+
+
+def reaches_compiled(roots: Sequence[Any]) -> bool:
+    """Return whether some values reach a function that was compiled with `torch.compile`."""
+    return any(
+        _COMPILED in vars(value) for value in reached(*roots) if isinstance(value, FunctionType)
     )

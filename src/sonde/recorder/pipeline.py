@@ -14,6 +14,7 @@ them the same way. Only this class changes an update. Nothing here raises into t
 """
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -159,7 +160,8 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             return
-        self.intake.note_draws()
+        if self.intake.watched is not None:
+            self.intake.note_draws()
         if self._backward.is_known is not False:
             self._backward.note_returned(update, returned)
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
@@ -204,7 +206,8 @@ class Pipeline(Observer):
         if self.why_no_rows is None:
             self.why_no_rows = _why_no_rows(update)
         self._judgement.done(update)
-        self.state_watch.recorded(update)
+        if self.state_watch.losses is not None:
+            self.state_watch.recorded(update)
 
     @guarded("that a step failed is not recorded")
     def failed(self, error: BaseException) -> None:
@@ -312,7 +315,7 @@ class Pipeline(Observer):
     def _begin_update(self) -> Update:
         if self.before_update is not None:
             self.before_update()
-        self._clock.begin()
+        self._clock.began = perf_counter()
         update = Update(self.num_updates + 1, had_gradients=has_gradients(self.training.optimizer))
         self._update = update
         self._norm = None
@@ -338,7 +341,7 @@ class Pipeline(Observer):
         """Note what else a loss tells: how long this rank took to it, and the losses of rows."""
         if self._rank_watch.is_on:
             self._clock.loss_is_known()
-        if self._wants_rows:
+        if self._wants_rows and isinstance(loss, Tensor):
             found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
             micro.rows = found or micro.rows
 

@@ -1,40 +1,52 @@
 """Forward passes that leave no trace: what a look at the scene touches is put back, by name and by
 value.
 
-`standing_still` remembers the gradients, the generators, and everything that the modules of the
-model hold besides their parameters: buffers under their names, other tensors, counters, modes,
-hooks, generators of their own. The same goes for what the step function reaches: its closure, the
-globals it names, the object it belongs to, and the count of an accelerator. Afterwards each is what
+`standing_still` remembers everything that the model and the step function reach (reach.py):
+tensors, gradients, attributes, counters, modes, hooks, generators, globals. Afterwards each is what
 it was, and tensors have their old values in their old memory, so that views of them agree too.
+Weights are many, and seldom change here: each is copied only when an operation is about to write to
+it.
 
-Some things cannot be put back: an iterator that the step function draws its data from, a file, a
-counter in a library. `takes_from_iterators` finds the first, and then nothing is run again. The
-others are noticed if the repeated step does not give the same loss to the bit (scene.py).
+No optimizer can move meanwhile (hooks.py). Some things cannot be put back: an iterator that the
+step function draws its data from, a file, a counter in a library. reach.py finds the first two, and
+then nothing is run again. The others are noticed if the repeated step does not give the same loss
+to the bit (scene.py).
 """
 
-import functools
 import random
 import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice, zip_longest
 from typing import Any, Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.overrides import TorchFunctionMode
 
 from sonde.recorder.accumulation import counts_batches, undo_counting
+from sonde.recorder.reach import (
+    MAX_ENTRIES,
+    cells_of,
+    global_names,
+    is_left_alone,
+    is_users_code,
+    own_packages,
+    reached,
+    slots_of,
+)
 from sonde.train.determinism import generators_restored
 
-_MAX_DEPTH: Final = 3
-"""How deep to follow functions that call functions, and containers in containers."""
-_MAX_ENTRIES: Final = 10_000
-"""Larger lists and dicts of a user's own are not copied."""
-_BOUND_ANEW: Final = (int, float, bool, str, complex, type(None), tuple, Tensor)
-"""A step may bind a name to another value of these, such as the hidden state of an RNN."""
 _GENERATORS: Final = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_MAX_COPIED: Final = 1 << 30
+"""How many bytes of weights that the optimizer does not hold are copied for a compiled model, whose
+operations are not seen.
+"""
 
 Undo = Callable[[], object]
 
@@ -44,112 +56,108 @@ def standing_still(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     step_function: Callable[..., Any] | None = None,
+    *,
+    batches: Sequence[Any] = (),
+    is_compiled: bool = False,
 ) -> Iterator[None]:
-    """Allow forward passes within the block and restore the state of the training afterwards."""
-    remembered = Remembered()
-    for module in model.modules():
-        remembered.remember_attributes(module)
-    if step_function is not None:
-        remembered.remember_function(step_function)
-    gradients = _take_gradients(model, optimizer)
-    try:
-        with generators_restored(), torch.enable_grad():
-            yield
-    finally:
-        # The gradients first: whatever else fails, the next update must not lose them.
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        remembered.put_back()
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # otherwise the next step would use weights from before the update
-
-
-def _take_gradients(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Set the gradients aside, so that nothing is added to them."""
-    parameters = dict.fromkeys(model.parameters())
-    for group in optimizer.param_groups:
-        parameters |= dict.fromkeys(group["params"])
-    gradients: list[tuple[Tensor, Tensor | None]] = [
-        (parameter, parameter.grad) for parameter in parameters
-    ]
-    for parameter in parameters:
-        parameter.grad = None
-    return gradients
-
-
-def takes_from_iterators(step_function: Callable[..., Any]) -> bool:
-    """Return whether a step function reaches an iterator: run again, it would use up data."""
-    return any(isinstance(value, Iterator) for value in reached(step_function))
-
-
-def reached(step_function: Callable[..., Any]) -> Iterator[Any]:
-    """Yield what a step function can reach by name."""
-    yield from _reached(step_function, 0, set())
-
-
-def _reached(function: Any, depth: int, seen: set[int]) -> Iterator[Any]:
-    """Yield what a function can reach by name: its closure, its globals, its object's attributes,
-    and the same of functions among them.
+    """Allow forward passes within the block and restore the state of the training afterwards, and
+    the `batches` that they use.
     """
-    if id(function) in seen or depth > _MAX_DEPTH:
-        return
-    seen.add(id(function))
-    function, owner = _function_and_owner(function)
-    if owner is not None:
-        yield from vars(owner).values()
-    for _, value in _cells(function):
-        yield value
-        yield from _reached(value, depth + 1, seen)
-    for name in _global_names(function):
-        value = function.__globals__[name]
-        yield value
-        yield from _reached(value, depth + 1, seen)
-
-
-def _function_and_owner(function: Any) -> tuple[Any, object | None]:
-    """Return the plain function behind a callable, and the object that it belongs to, if any."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, types.MethodType):
-        owner = function.__self__
-        return function.__func__, owner if _has_dict(owner) else None
-    if isinstance(function, types.FunctionType):
-        return function, None
-    call = getattr(type(function), "__call__", None) if callable(function) else None  # noqa: B004
-    if isinstance(call, types.FunctionType) and _has_dict(function):
-        return call, function  # an object that is called like a function
-    return None, None
-
-
-def _cells(function: Any) -> list[tuple[types.CellType, Any]]:
-    found = []
-    for cell in getattr(function, "__closure__", None) or ():
+    roots = [model, optimizer] if step_function is None else [model, optimizer, step_function]
+    remembered = Remembered()
+    weights = remembered.remember(*roots)
+    tensors = remembered.remember_batches(batches)
+    with ExitStack() as stack:
+        if is_compiled:
+            remembered.copy_weights(_not_in(optimizer, weights))
+        else:
+            stack.enter_context(CopyOnWrite([*weights, *tensors], remembered))
+        for weight in weights:
+            weight.grad = None  # it is set aside, so that nothing is added to it
         try:
-            found.append((cell, cell.cell_contents))
-        except ValueError:  # a name that has no value yet
-            continue
-    return found
+            with generators_restored(), torch.enable_grad():
+                yield
+        finally:
+            stack.close()
+            try:
+                remembered.put_back()
+            finally:
+                for module in model.modules():
+                    if isinstance(module, FSDPModule):
+                        module.reshard()  # the next step would use weights from before the update
 
 
-def _global_names(function: Any) -> list[str]:
-    """Return the globals that the code of a function names."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+def _not_in(optimizer: torch.optim.Optimizer, weights: Iterable[Tensor]) -> list[Tensor]:
+    """Return the weights that an optimizer does not hold, such as those of a teacher."""
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [parameter for parameter in weights if id(parameter) not in own]
+
+
+class CopyOnWrite(TorchFunctionMode):
+    """Copies a weight when an operation in the block is about to write to it."""
+
+    def __init__(self, weights: Iterable[Tensor], remembered: "Remembered") -> None:
+        super().__init__()
+        self._remembered = remembered
+        self._addresses = {address: True for address in map(_address, weights) if address}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Copy the weights among the arguments if the function writes, then call it."""
+        kwargs = kwargs or {}
+        if _may_write(func, kwargs):
+            for tensor in _tensors_in((args, kwargs)):
+                if self._addresses.pop(_address(tensor), False):
+                    self._remembered.copy_weights([tensor])
+        return func(*args, **kwargs)
+
+
+def _may_write(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function of torch may write to its arguments."""
+    name = getattr(func, "__name__", "")
+    if name.endswith("_") and not name.endswith("__"):
+        return True
+    if name == "__setitem__" or name.startswith("__i") or "out" in kwargs:
+        return True
+    # With max_norm, these shorten the rows that they look up.
+    return func in (F.embedding, F.embedding_bag)
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
         return []
-    names: list[str] = []
-    pending = [code]
-    while pending:
-        inner = pending.pop()
-        names += [name for name in inner.co_names if name in function.__globals__]
-        pending += [part for part in inner.co_consts if isinstance(part, types.CodeType)]
-    return names
+    return [tensor for inner in value for tensor in _tensors_in(inner)]
 
 
-def _has_dict(value: Any) -> bool:
-    return isinstance(getattr(value, "__dict__", None), dict)
+def _address(tensor: Tensor) -> int:
+    """Return where the memory of a tensor begins; 0 if it has none."""
+    if not _has_memory(tensor):
+        return 0
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a tensor of a kind that has no storage
+        return 0
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    """Return whether a tensor is trained, or is a parameter that could be."""
+    return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    if tensor.is_meta or nn.parameter.is_lazy(tensor):
+        return False
+    # Operations make new ones of the others, and the old one is put back by its name.
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 class Remembered:
@@ -157,8 +165,8 @@ class Remembered:
 
     def __init__(self) -> None:
         self._undo: list[Undo] = []
-        self._seen: set[int] = set()
         self._storages: set[int] = set()
+        self._own_code: frozenset[str] = frozenset()
 
     def put_back(self) -> None:
         """Put everything back. One thing that refuses does not keep the others from it."""
@@ -172,83 +180,152 @@ class Remembered:
         if failures:
             raise failures[0]
 
-    def remember_attributes(self, owner: object) -> None:
-        """Remember the attributes of an object: which there are, and the values of those that can
-        change in place.
+    def remember(self, *roots: Any) -> list[Tensor]:
+        """Remember everything that some values reach. Returns the weights among it, whose values
+        are not copied.
         """
-        if _has_dict(owner):
-            self._remember_dict(vars(owner), 0)
+        weights = []
+        self._own_code = own_packages(roots)
+        for value in reached(*roots):
+            if isinstance(value, Tensor) and _is_weight(value):
+                weights.append(value)
+                self._remember_weight(value)
+            else:
+                self._remember(value)
+        return weights
 
-    def remember_function(self, function: Any, depth: int = 0) -> None:
-        """Remember what a function can change: its closure, the globals it names, its object."""
-        if id(function) in self._seen or depth > _MAX_DEPTH:
-            return
-        self._seen.add(id(function))
-        function, owner = _function_and_owner(function)
-        if owner is not None:
-            self.remember_attributes(owner)
-        for cell, value in _cells(function):
-            if isinstance(value, _BOUND_ANEW):
-                self._undo.append(lambda cell=cell, value=value: _set_cell(cell, value))  # type: ignore[misc]
-            self._remember_value(value, depth)
-        for name in _global_names(function):
-            value = function.__globals__[name]
-            if isinstance(value, _BOUND_ANEW):
-                space = function.__globals__
-                self._undo.append(
-                    lambda space=space, name=name, value=value: space.__setitem__(name, value)  # type: ignore[misc]
-                )
-            self._remember_value(value, depth)
+    def remember_batches(self, batches: Sequence[Any]) -> list[Tensor]:
+        """Remember what batches hold, and the values of their arrays. Returns their tensors, whose
+        values are not copied.
+        """
+        tensors = []
+        for value in reached(*batches):
+            if isinstance(value, Tensor):
+                tensors.append(value)
+            else:
+                self._remember(value)
+        return tensors
 
-    def _remember_value(self, value: Any, depth: int) -> None:
-        if isinstance(value, nn.Parameter):
-            return  # nothing but the optimizer changes those
-        if isinstance(value, Tensor):
-            self._remember_tensor(value)
-        elif isinstance(value, _GENERATORS):
-            self._remember_generator(value)
-        elif isinstance(value, types.FunctionType | types.MethodType):
-            self.remember_function(value, depth + 1)
-        elif counts_batches(value):
+    def copy_weights(self, weights: Iterable[Tensor]) -> None:
+        """Remember the values of weights, up to a size."""
+        left = _MAX_COPIED
+        for weight in weights:
+            left -= weight.nbytes
+            if left >= 0:
+                self._remember_tensor(weight)
+
+    def remember_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remember the state of an optimizer, which `remember` leaves out."""
+        for value in reached(optimizer.state):
+            if not isinstance(value, nn.Parameter):
+                self._remember(value)
+
+    def _remember(self, value: Any) -> None:
+        """Remember how one value is, without those that it leads to."""
+        ways: tuple[tuple[Any, Callable[[Any], None]], ...] = (
+            (Tensor, self._remember_tensor),
+            (_GENERATORS, self._remember_generator),
+            (types.FunctionType, self._remember_function),
+            (dict, self._remember_dict),
+            ((list, deque, bytearray), self._remember_list),
+            (set, self._remember_set),
+            (np.ndarray, self._remember_array),
+            (array, self._remember_numbers),
+            (type, self._remember_class),
+            (types.ModuleType, self._remember_module),
+        )
+        for kinds, remember in ways:
+            if isinstance(value, kinds):
+                remember(value)
+                return
+        if counts_batches(value):
             self._undo.append(undo_counting(value))
-        elif depth >= _MAX_DEPTH or id(value) in self._seen:
-            return
-        elif isinstance(value, dict):
-            self._remember_dict(value, depth + 1)
-        elif isinstance(value, list | deque):
-            self._remember_list(value, depth + 1)
-        elif isinstance(value, set) and len(value) <= _MAX_ENTRIES:
-            before = set(value)
-            self._undo.append(lambda: _set_set(value, before))
+        elif not is_left_alone(value):
+            self._remember_object(value)
 
-    def _remember_dict(self, values: dict[Any, Any], depth: int) -> None:
-        if id(values) in self._seen or len(values) > _MAX_ENTRIES:
-            return
-        self._seen.add(id(values))
-        before = dict(values)
-        self._undo.append(lambda: _set_dict(values, before))
-        for value in before.values():
-            self._remember_value(value, depth)
+    def _remember_module(self, module: types.ModuleType) -> None:
+        if is_users_code(module, self._own_code):
+            self._remember_dict(vars(module))
 
-    def _remember_list(self, values: "list[Any] | deque[Any]", depth: int) -> None:
-        if len(values) > _MAX_ENTRIES:
+    def _remember_set(self, values: set[Any]) -> None:
+        before = set(values)
+        self._undo.append(lambda: _set_set(values, before))
+
+    def _remember_numbers(self, values: "array[Any]") -> None:
+        before = values[:]
+        self._undo.append(lambda: values.__setitem__(slice(None), before))
+
+    def _remember_object(self, owner: object) -> None:
+        """Remember which attributes an object has."""
+        own = getattr(owner, "__dict__", None)
+        if isinstance(own, dict):
+            self._remember_dict(own)
+        for name in slots_of(owner):
+            if hasattr(owner, name):
+                value = getattr(owner, name)
+                self._undo.append(lambda name=name, value=value: _set_slot(owner, name, value))  # type: ignore[misc]
+
+    def _remember_class(self, kind: type) -> None:
+        """Remember the values that a class of the user's holds."""
+        if not is_users_code(kind, self._own_code):
             return
-        self._seen.add(id(values))
-        before = list(values)
-        self._undo.append(lambda: _set_list(values, before))
-        for value in before:
-            self._remember_value(value, depth)
+        for name, value in vars(kind).items():
+            if not name.startswith("__") and not hasattr(value, "__get__"):
+                self._undo.append(lambda name=name, value=value: _set_slot(kind, name, value))  # type: ignore[misc]
+
+    def _remember_function(self, function: types.FunctionType) -> None:
+        """Remember what the variables of a function's closure, and the globals it names, are bound
+        to.
+        """
+        for cell, value in cells_of(function):
+            self._undo.append(lambda cell=cell, value=value: _set_cell(cell, value))  # type: ignore[misc]
+        if is_users_code(function, self._own_code):
+            space = function.__globals__
+            for name in global_names(function):
+                if name in space:
+                    value = space[name]
+                    self._undo.append(
+                        lambda name=name, value=value: _set_entry(space, name, value)  # type: ignore[misc]
+                    )
+
+    def _remember_dict(self, values: dict[Any, Any]) -> None:
+        if len(values) <= MAX_ENTRIES:
+            before = dict(values)
+            self._undo.append(lambda: _set_dict(values, before))
+
+    def _remember_list(self, values: "list[Any] | deque[Any] | bytearray") -> None:
+        if len(values) <= MAX_ENTRIES:
+            before = list(values)
+            self._undo.append(lambda: _set_list(values, before))
+
+    def _remember_array(self, values: np.ndarray[Any, Any]) -> None:
+        if values.nbytes <= _MAX_COPIED and values.flags.writeable:
+            before = values.copy()
+            self._undo.append(lambda: np.copyto(values, before))
+
+    def _remember_weight(self, weight: Tensor) -> None:
+        """Remember the gradient of a weight, what memory it uses, and whether it is trained."""
+        gradient = weight.grad
+        trains = weight.requires_grad
+        address = _address(weight)
+        data = weight.data if address else None
+        self._undo.append(lambda: setattr(weight, "grad", gradient))
+
+        def undo() -> None:
+            if weight.requires_grad != trains:
+                weight.requires_grad_(trains)
+            if data is not None and (_address(weight) != address or weight.dtype != data.dtype):
+                weight.data = data
+
+        self._undo.append(undo)
 
     def _remember_tensor(self, tensor: Tensor) -> None:
         """Remember the memory of a tensor, so that expanded and overlapping ones are right too."""
-        if tensor.is_meta or isinstance(tensor, nn.parameter.UninitializedBuffer):
+        address = _address(tensor)
+        if not address or address in self._storages:
             return
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            return  # operations make new ones of these, and the old one is put back by its name
+        self._storages.add(address)
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._storages:
-            return
-        self._storages.add(storage.data_ptr())
         before = storage.clone()
         self._undo.append(lambda: storage.copy_(before))
 
@@ -271,15 +348,31 @@ def _set_cell(cell: types.CellType, value: Any) -> None:
     cell.cell_contents = value
 
 
+def _set_entry(values: dict[str, Any], name: str, value: Any) -> None:
+    if values.get(name) is not value:
+        values[name] = value
+
+
+def _set_slot(owner: object, name: str, value: Any) -> None:
+    if getattr(owner, name, None) is not value:
+        setattr(owner, name, value)
+
+
 def _set_dict(values: dict[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Give a dict its old entries, without touching one that has them."""
-    if values.keys() == before.keys() and all(values[key] is before[key] for key in before):
-        return
-    values.clear()
-    values.update(before)
+    """Give a dict its old entries in their old order, without touching those that it has. A class
+    of the user's may refuse to be changed, so its own methods are not used.
+    """
+    kind: Any = OrderedDict if isinstance(values, OrderedDict) else dict
+    if any(a is not b for a, b in zip_longest(islice(values, len(before)), before)):
+        kind.clear(values)
+    for key in list(values)[len(before) :]:
+        kind.__delitem__(values, key)
+    for key, value in before.items():
+        if key not in values or kind.__getitem__(values, key) is not value:
+            kind.__setitem__(values, key, value)
 
 
-def _set_list(values: "list[Any] | deque[Any]", before: list[Any]) -> None:
+def _set_list(values: "list[Any] | deque[Any] | bytearray", before: list[Any]) -> None:
     if len(values) != len(before) or any(a is not b for a, b in zip(values, before, strict=True)):
         values.clear()
         values.extend(before)

@@ -28,7 +28,7 @@ from sonde.errors import SettingError, SondeError, TrainingStopped
 from sonde.forensics.checks.check_report import CheckReport
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
-from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.guard import PASSES, Guard, guarded
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
@@ -135,8 +135,10 @@ class Recorder:
         if self._check is not None:
             # After the first updates it makes the check, and ends the process.
             self._check.before_batch(train_step)
-        self.training.step_function = train_step
         pipeline = self._pipeline
+        if self.training.hooks.observer is not pipeline:  # another recorder runs this step again
+            return self._plain_step(train_step, batch, last)
+        self.training.step_function = train_step
         try:
             pipeline.begin_batch(batch, last)
             pipeline.is_inside = True
@@ -148,9 +150,9 @@ class Recorder:
             raise
         pipeline.end_batch(result, last)
         if not self._has_told_opening and pipeline.num_updates:
-            self._has_told_opening = True
-            tell_what_is_watched(self.training, self.keeper, pipeline.why_no_rows or "")
-        self._go_back_if_called()
+            self._tell_opening()
+        if self._judgement.healing is not None:
+            self._go_back_if_called()
         return result
 
     def check(
@@ -298,6 +300,11 @@ class Recorder:
         if self._is_closed:
             self.guard.tell("closed", "sonde: the recorder is closed, so nothing is recorded")
         return train_step(batch) if last is None else train_step(batch, last)
+
+    @guarded("what is watched is not told")
+    def _tell_opening(self) -> None:
+        self._has_told_opening = True
+        tell_what_is_watched(self.training, self.keeper, self._pipeline.why_no_rows or "")
 
     def _restore(self, step: int) -> int:
         self.training.restore(self.training.load(step))

@@ -127,7 +127,7 @@ class Scene:
         is_broken = not (math.isfinite(event.value) and math.isfinite(update.loss or 0.0))
         self._try(look, lambda: self._prepare_look(update, look))
         if not ranks.any_rank(not look.can_repeat):
-            with self._training.standing_still():
+            with self._training.standing_still([*recent, update]):
                 self._try(look, lambda: self._run_own(update, look))
                 steps = self._shared_steps(update, recent, look)
                 self._try(look, lambda: self._run_others(recent, steps, look))
@@ -190,6 +190,7 @@ class Scene:
     def _prepare_look(self, update: Update, look: _Look) -> None:
         """Note the names of the rows, and whether all micro-batches can be run again."""
         self.names = update.names()
+        self._training.find_what_cannot_be_put_back()
         can_repeat = bool(update.micro) and not update.has_other_moved
         look.can_repeat = can_repeat and all(
             self._training.can_repeat(micro) for micro in update.micro

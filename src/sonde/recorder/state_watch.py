@@ -96,7 +96,7 @@ class StateWatch:
         self._run = training.run
         self._expected = set(training.options.expect)
         self._resume: _Resume | None = None
-        self._losses: ResumeLosses | None = None
+        self.losses: ResumeLosses | None = None
         self._following: int | None = None
         """The step of a state whose next update is to be recorded."""
         self.is_waiting = True
@@ -194,15 +194,15 @@ class StateWatch:
 
     def recorded(self, update: Update) -> None:
         """Compare the first losses after a resume with those before it."""
-        if self._losses is None:
+        if self.losses is None:
             return
-        finding = self._losses.add(update)
-        if not self._losses.is_over:
+        finding = self.losses.add(update)
+        if not self.losses.is_over:
             return
         if finding is not None and self._run.rank == 0:
             _logger.warning("sonde: %s", finding.title)
             self._run.event("resume_losses", **finding._asdict())
-        self._losses = None
+        self.losses = None
 
     def _record(self, step: int, reason: str, path: str = "", resume: Sequence[str] = ()) -> None:
         """Record a digest of the state after `step` updates."""
@@ -295,7 +295,7 @@ class StateWatch:
             self._write(resume.now)
             self._following = None
         self._digested = max(self._digested, following.step)
-        self._losses = ResumeLosses(resume.steps, report.from_step)
+        self.losses = ResumeLosses(resume.steps, report.from_step)
         if report.lost and self._training.options.on_resume == "stop":
             raise TrainingStopped(
                 f"the resume at step {report.from_step} did not restore everything",

@@ -12,8 +12,8 @@ parallel). Collecting them changes nothing. In a replay, a training is the sourc
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -26,15 +26,16 @@ from sonde.checkpoint.resume_report import ResumeReport
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import RunError
 from sonde.recorder import losses as found_losses
-from sonde.recorder.accumulation import expect_micro_batch
+from sonde.recorder.accumulation import counts_batches, expect_micro_batch
 from sonde.recorder.batch_tree import num_rows
-from sonde.recorder.hooks import NOBODY, Hooks, Observer
+from sonde.recorder.hooks import NOBODY, Hooks, Observer, OptimizerMoves
 from sonde.recorder.losses import LossSeen, RowLosses, TokenLossCapture
 from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
-from sonde.recorder.put_back import reached, standing_still, takes_from_iterators
+from sonde.recorder.put_back import standing_still
+from sonde.recorder.reach import moves_by_itself, reached
 from sonde.recorder.row_search import RowSearch, find_row_losses
-from sonde.recorder.update import Loss, MicroBatch, noted
+from sonde.recorder.update import Loss, MicroBatch, Update, noted
 from sonde.run import Run
 from sonde.train.determinism import generators
 from sonde.train.saving import Stateful, check_state, set_generators_of_rank
@@ -113,6 +114,7 @@ class Training:
         self.backward_factor = 1.0
         """How many times the loss is as large as what backward is called on, if it is that."""
         self._waiting: dict[str, Any] = {}
+        self._accelerators: list[Any] | None = None
         self._reported_tokens: Tensor | None = None
         self._scalers: list[torch.amp.GradScaler] | None = None
 
@@ -136,8 +138,9 @@ class Training:
         it.
         """
         assert self.step_function is not None
-        values = reached(self.step_function)
-        expect_micro_batch(values, completes_update=completes_update)
+        if self._accelerators is None:
+            self._accelerators = [*filter(counts_batches, reached(self.step_function))]
+        expect_micro_batch(self._accelerators, completes_update=completes_update)
         return self.step_function(batch) if last is None else self.step_function(batch, last)
 
     def eager(self) -> AbstractContextManager[object]:
@@ -146,22 +149,43 @@ class Training:
         """
         return torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
 
-    def standing_still(self) -> AbstractContextManager[None]:
-        """Allow forward passes within a block that leaves no trace."""
-        return standing_still(self.model, self.optimizer, self.step_function)
+    @contextmanager
+    def standing_still(self, updates: Sequence[Update] = ()) -> Iterator[None]:
+        """Allow forward passes within a block that leaves no trace, also with the batches of some
+        updates.
+        """
+        still = standing_still(
+            self.model,
+            self.optimizer,
+            self.step_function,
+            batches=[micro.batch for update in updates for micro in update.micro],
+            is_compiled=self.is_compiled,
+        )
+        with self.hooks.standing_still(), still:
+            yield
 
     def can_repeat(self, micro: MicroBatch) -> bool:
         """Return whether the forward pass of a micro-batch can be repeated."""
         if not self.is_repeatable or micro.tree.problem or not micro.is_unchanged():
             return False
+        if not micro.has_its_parts():
+            return False
         if not micro.losses:
             return bool(micro.seen_losses())
-        if self.step_function is None:
-            return False
-        if takes_from_iterators(self.step_function):
-            self.is_repeatable = False
-            _logger.info("the step function draws from an iterator, so it is not run again")
-        return self.is_repeatable
+        return self.step_function is not None
+
+    def find_what_cannot_be_put_back(self) -> None:
+        """Give up repeating steps if they reach something that moves by itself. To be called before
+        each look, since it follows every name.
+        """
+        roots = [self.model] if self.step_function is None else [self.model, self.step_function]
+        self.is_compiled = self.is_compiled or found_losses.reaches_compiled(roots)
+        if self.is_repeatable and moves_by_itself(*roots):
+            self._give_up_repeating("it reaches an iterator, a queue or a thread")
+
+    def _give_up_repeating(self, reason: str) -> None:
+        self.is_repeatable = False
+        _logger.info("steps are not run again in this run: %s", reason)
 
     def loss_again(self, micro: MicroBatch) -> float | None:
         """Repeat the forward pass of a micro-batch and return its loss. Use it inside
@@ -191,6 +215,8 @@ class Training:
             self._reported_tokens = seen.token_losses
             loss = self.loss_of_backward(seen.loss) if loss_from == "backward" else seen.loss
             return float(loss)
+        except OptimizerMoves:
+            self._give_up_repeating("a step moves an optimizer before its loss is known")
         return None
 
     def loss_of_backward(self, loss: Loss) -> Loss:
@@ -214,6 +240,8 @@ class Training:
                 if micro.is_loss_of_backward:
                     loss = self.loss_of_backward(loss)
                 return loss if isinstance(loss, Tensor) else None
+            except OptimizerMoves:
+                self._give_up_repeating("a step moves an optimizer before its loss is known")
             return None
         for forward in micro.forwards:
             with self.hooks.observed_by(NOBODY), back_at(forward.moment, self.device_type):

@@ -27,8 +27,10 @@ Loss: TypeAlias = float | Tensor
 """A loss: a number, or a tensor on a device that has not been synchronized."""
 
 
-def noted(loss: Tensor) -> Loss:
+def noted(loss: Tensor | float) -> Loss:
     """Return a loss detached from its graph."""
+    if not isinstance(loss, Tensor):
+        return float(loss)
     return loss.item() if loss.is_cpu else loss.detach()
 
 
@@ -98,27 +100,23 @@ class MicroBatch:
         """The `last` argument that the step function received; None if it received none."""
         self.names = names
         """The names of its samples, if the user gave some."""
+        self.packs_samples = (
+            names is not None and hasattr(names, "__len__") and len(names) > self.num_rows
+        )
+        """Whether its rows hold several samples each, so that none has a loss of its own."""
+        self.num_sample_rows = 0 if self.packs_samples else self.num_rows
+        """The number of rows that are a sample each."""
         self.forwards: list[Forward] = []
         self.losses: list[Loss] = []
         """The losses that the user reported, or that backward was called on."""
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
-    @property
-    def packs_samples(self) -> bool:
-        """Whether its rows hold several samples each, so that none has a loss of its own."""
-        return self.names is not None and len(self.names) > self.num_rows
-
-    @property
-    def num_sample_rows(self) -> int:
-        """The number of rows that are a sample each; 0 if rows hold several."""
-        return 0 if self.packs_samples else self.num_rows
-
     def seen_losses(self) -> list[Loss]:
         """Return its losses: those that the user reported, otherwise those that the model
         returned or that backward was called on.
         """
-        if self.losses:
+        if self.losses or not self.forwards:
             return self.losses
         return [forward.loss for forward in self.forwards if forward.loss is not None]
 
@@ -136,6 +134,10 @@ class MicroBatch:
     def is_unchanged(self) -> bool:
         """Return whether the tensors have not been modified since."""
         return [version_of(tensor) for tensor in self.tensors] == self._versions
+
+    def has_its_parts(self) -> bool:
+        """Return whether the step has taken nothing out of the batch, or put into it."""
+        return flatten(self.batch).plain == self.tree.plain
 
     def is_untouched(self) -> bool:
         """Return whether a copied batch is still the same, even if it was changed in a way that
@@ -254,7 +256,11 @@ class Update:
 
     def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the current learning rates."""
-        self.rates = [rate_of(group) for group in optimizer.param_groups]
+        rates = []
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            rates.append(rate if type(rate) is float else rate_of(group))
+        self.rates = rates
 
     def seen_losses(self) -> list[Loss]:
         """Return the losses of its micro-batches."""
@@ -297,14 +303,11 @@ class UpdateClock:
     """Measures how long updates take, and how long they wait for their data."""
 
     def __init__(self) -> None:
-        self._began = 0.0
+        self.began = 0.0
+        """When the current update began."""
         self._ended = 0.0
         self._ended_before = 0.0
         self._loss_known = 0.0
-
-    def begin(self) -> None:
-        """An update begins."""
-        self._began = perf_counter()
 
     def loss_is_known(self) -> None:
         """A loss of the update is known: until here a rank waits for no other."""
@@ -324,7 +327,7 @@ class UpdateClock:
         """
         now = perf_counter()
         if self._ended:
-            wait = self._began - self._ended
+            wait = self.began - self._ended
             if wait > own_seconds:
                 wait -= own_seconds  # a look may follow the step before
             update.seconds = now - self._ended - own_seconds

@@ -32,7 +32,7 @@ from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
 from sonde.recorder.checking.forward_watch import Look
 from sonde.recorder.checking.half_range import half_range
 from sonde.recorder.checking.influence import Base
-from sonde.recorder.put_back import takes_from_iterators
+from sonde.recorder.reach import moves_by_itself
 
 _T = TypeVar("_T")
 
@@ -84,7 +84,7 @@ class Checker:
         self._try("tied_weights", lambda: running.tied_weights(bench))
         self._try("unregistered", lambda: running.unregistered(bench, self._first))
         function = bench.training.step_function
-        draws = function is not None and takes_from_iterators(function)
+        draws = function is not None and moves_by_itself(function)
         if not ranks.any_rank(draws) and bench.updates:
             try:
                 rows = self._experiment()

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.recorder.put_back import Remembered, reached
+from sonde.recorder.put_back import Remembered
+from sonde.recorder.reach import reached
 from sonde.recorder.training import Training
 from sonde.train.determinism import generators, set_generators
 
@@ -73,12 +74,11 @@ class Snapshot:
     def __init__(self, training: Training, reach: Reach, *, with_weights: bool) -> None:
         """Without weights, only forward and backward passes can be undone."""
         self._remembered = Remembered()
-        for module in reach.modules():
-            self._remembered.remember_attributes(module)
-        for part in (*reach.optimizers, *reach.others):
-            self._remembered.remember_attributes(part)
-        if training.step_function is not None:
-            self._remembered.remember_function(training.step_function)
+        function = training.step_function
+        roots = [*reach.modules(), *reach.optimizers, *reach.others]
+        self._remembered.remember(*(roots if function is None else [*roots, function]))
+        for optimizer in reach.optimizers:
+            self._remembered.remember_state(optimizer)
         self._gradients = [(parameter, parameter.grad) for parameter in reach.parameters()]
         self._gradient_copies = {
             parameter: gradient.detach().clone()
