@@ -16,6 +16,7 @@ from sonde.forensics.causes import (
     CAUSES,
     batch_size,
     changed_code,
+    failed_check,
     not_known,
     nothing_wrong,
     quiet_failure,
@@ -146,9 +147,9 @@ def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(
 
 def test_a_cause_is_a_file_or_a_line_of_a_table_and_a_name_in_the_list() -> None:
     folder = Path(str(batch_size.__file__)).parent
-    tables = {"text_kind", "quiet_failure", "resume_part"}
+    tables = {"text_kind", "quiet_failure", "failed_check", "resume_part"}
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "cause_rule"} - tables
-    lines = set(text_kind.RULES) | set(quiet_failure.RULES) | set(resume_part.RULES)
+    lines = {*text_kind.RULES, *quiet_failure.RULES, *failed_check.RULES, *resume_part.RULES}
     assert not files & lines
     assert files | lines == set(CAUSES) == set(rules())
     assert all(rule.title and rule.advice for rule in rules().values())

@@ -235,7 +235,7 @@ def test_a_batch_in_which_no_target_counts_is_told_as_such(tmp_path: Path) -> No
                 labels.fill_(-100)
             recorder.step(step, (torch.randn(8, 4, generator=drawn), labels))
     first = verdict(tmp_path)
-    assert first.cause == "bad_input"
+    assert first.cause == "no_targets"
     assert "targets" in first.evidence[0]
 
 

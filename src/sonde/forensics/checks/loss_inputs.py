@@ -5,13 +5,16 @@ from typing import Final
 
 from sonde.forensics.checks.check_rule import Check, Outcome, does_not_apply, fine, wrong
 
+DIFFERENCE: Final = "difference"
+"""In place of a loss function: prediction minus target."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossInputs:
     """What was measured."""
 
     function: str | None
-    """The loss function that was called; None if none of torch's was."""
+    """The loss function that was called, or `DIFFERENCE`; None if none of torch's was."""
     is_normalised: bool = False
     """Whether the scores went through softmax, or sigmoid, before a loss that applies it itself."""
     shape: tuple[int, ...] = ()
@@ -27,6 +30,8 @@ def judge(measured: LossInputs) -> Outcome:
     if measured.function is None:
         return does_not_apply("No loss function of torch was seen.")
     name = f"F.{measured.function}"
+    if measured.function == DIFFERENCE:
+        name = "A difference"
     if measured.broadcasts:
         return wrong(
             f"{name} compares a prediction of shape {list(measured.shape)} with a target of shape"

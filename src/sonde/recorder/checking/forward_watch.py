@@ -30,6 +30,7 @@ _NUMBER_LOSSES: Final = (
     F.binary_cross_entropy,
     F.binary_cross_entropy_with_logits,
 )
+_DIFFERENCES: Final = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
 _VIEWS: Final = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SliceBackward0")
 _MORE_VIEWS: Final = (
     "TransposeBackward0",
@@ -86,6 +87,8 @@ class Look:
 
     lookups: list[Lookup] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
+    stretched: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """The shapes of a prediction and a target whose difference compares each with each."""
     dropouts: list[str] = field(default_factory=list)
     """The functions that dropped units."""
     calls: list[Call] = field(default_factory=list)
@@ -169,6 +172,8 @@ class ForwardWatch(TorchFunctionMode):
             args = self._note_lookup(args, kwargs)
         elif func in _CLASS_LOSSES or func in _NUMBER_LOSSES:
             self._note_loss(func, args, kwargs)
+        elif func in _DIFFERENCES:
+            self._note_difference(*args[:2])
         elif func is F.dropout or func is F.scaled_dot_product_attention:
             self._note_dropout(func, args, kwargs)
         return func(*args, **kwargs)
@@ -217,6 +222,18 @@ class ForwardWatch(TorchFunctionMode):
                 mean,
             )
         )
+
+    def _note_difference(self, first: Any, second: Any = None) -> None:
+        """Note a column of predictions minus a row of as many targets, or the other way round."""
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+            return
+        prediction, target = (first, second) if first.requires_grad else (second, first)
+        if not prediction.requires_grad or target.requires_grad:
+            return
+        shapes = tuple(prediction.shape), tuple(target.shape)
+        column, row = sorted(shapes, key=len, reverse=True)
+        if len(column) == 2 and len(row) == 1 and column == (row[0], 1) and row[0] > 1:
+            self.look.stretched = shapes
 
     def _note_dropout(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]

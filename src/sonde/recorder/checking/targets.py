@@ -12,7 +12,7 @@ from torch import Tensor
 from sonde.forensics.checks.counted_positions import CountedPositions, PaddingInLoss
 from sonde.forensics.checks.end_of_text import EndOfText
 from sonde.forensics.checks.label_shift import ALIKE
-from sonde.forensics.checks.loss_inputs import LossInputs
+from sonde.forensics.checks.loss_inputs import DIFFERENCE, LossInputs
 from sonde.forensics.checks.start_loss import StartLoss
 from sonde.recorder.checking.bench import Feed
 from sonde.recorder.checking.forward_watch import Look, LossCall
@@ -240,6 +240,11 @@ def loss_inputs(look: Look) -> LossInputs:
     for measured in found:
         if measured.is_normalised or measured.lacks_logarithm or measured.broadcasts:
             return measured
+    if look.stretched is not None:
+        shape, target_shape = look.stretched
+        return LossInputs(
+            function=DIFFERENCE, shape=shape, target_shape=target_shape, broadcasts=True
+        )
     return found[0] if found else LossInputs(function=None)
 
 

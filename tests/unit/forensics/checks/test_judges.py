@@ -22,7 +22,12 @@ from sonde.forensics.checks import (
     start_loss,
     step_habits,
 )
-from sonde.forensics.checks.check_rule import Check, Status, cannot_tell, result_of
+from sonde.forensics.checks.check_rule import (
+    Check,
+    Status,
+    cannot_tell,
+    result_of,
+)
 
 NEXT = ((0, 0.02), (1, 1.0), (2, 0.01))
 SAME = ((0, 1.0), (1, 0.02), (2, 0.01))
@@ -58,6 +63,13 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (loss_inputs.CHECK, loss_inputs.LossInputs(function="nll_loss", lacks_logarithm=True), "wrong"),
     (loss_inputs.CHECK, loss_inputs.LossInputs(function=None), "does not apply"),
+    (
+        loss_inputs.CHECK,
+        loss_inputs.LossInputs(
+            function=loss_inputs.DIFFERENCE, shape=(8, 1), target_shape=(8,), broadcasts=True
+        ),
+        "wrong",
+    ),
     (
         counted_positions.COUNTED,
         counted_positions.CountedPositions(

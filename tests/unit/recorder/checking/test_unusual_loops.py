@@ -200,3 +200,21 @@ def test_a_leak_between_rows_is_not_called_a_look_at_later_tokens(
 
     report = checked(tmp_path, model, loss_of, batches)
     assert (status(report, "causality"), status(report, "rows_apart")) == (causality, rows)
+
+
+@pytest.mark.parametrize(("is_column", "expected"), [(True, "wrong"), (False, "does not apply")])
+def test_a_difference_that_compares_each_prediction_with_each_target_is_wrong(
+    tmp_path: Path, is_column: bool, expected: str
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 1)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        prediction = model(batch[0])
+        if not is_column:
+            prediction = prediction.squeeze(1)
+        loss: Tensor = ((prediction - batch[1][:, 0]) ** 2).mean()
+        loss.backward()
+        return loss
+
+    assert status(checked(tmp_path, model, loss_of), "loss_inputs") == expected
