@@ -9,7 +9,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from loops import control_callables, control_changes, control_failures, control_processes
+from loops import (
+    control_callables,
+    control_changes,
+    control_failures,
+    control_processes,
+    control_reach,
+)
 from loops.context import NUM_STEPS, Context
 from loops.control import CONTROLS
 from loops.hosts import HOSTS
@@ -18,7 +24,7 @@ from loops.optimizers import OPTIMIZERS
 from loops.structures import STRUCTURES, Structure
 from torch import nn
 
-_FILLED = (control_callables, control_changes, control_failures, control_processes)
+_FILLED = (control_callables, control_changes, control_failures, control_processes, control_reach)
 """Importing these has filled CONTROLS."""
 
 

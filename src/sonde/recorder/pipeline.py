@@ -15,6 +15,7 @@ them the same way. Only this class changes an update. Nothing here raises into t
 
 from collections.abc import Callable
 from time import perf_counter
+from types import CoroutineType, GeneratorType
 from typing import Any, Final
 
 import torch
@@ -43,6 +44,9 @@ _MAX_FIRST_CALLS: Final = 1000
 _MIN_CALLS: Final = 16
 """Fewer micro-batches than this are never too many for an update."""
 
+
+_NOT_RUN_YET: Final = (CoroutineType, GeneratorType)
+"""What calling an asynchronous function, or one that yields, returns."""
 
 # Global names, because a member of an enumeration takes three times as long to look up.
 _COLLECTING: Final = Stage.COLLECTING
@@ -160,6 +164,9 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             return
+        if type(returned) in _NOT_RUN_YET:
+            update.cannot_replay = "its step function runs after it has returned"
+            self.training.is_repeatable = False
         if self.intake.watched is not None:
             self.intake.note_draws()
         if self._backward.is_known is not False:

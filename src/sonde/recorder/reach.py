@@ -98,22 +98,28 @@ def _walk(roots: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 def _led_to(value: Any, own_code: frozenset[str]) -> Iterable[Any]:
     """Return what a value leads to."""
     if isinstance(value, dict):
-        inner: Iterable[Any] = value.values()
-        return [*inner] if len(value) <= MAX_ENTRIES else ()
+        return [*value.values()] if len(value) <= MAX_ENTRIES else ()
     if isinstance(value, list | tuple | set | frozenset | deque):
         return [*value] if len(value) <= MAX_ENTRIES else ()
     if isinstance(value, types.FunctionType):
         return _of_function(value, own_code)
+    if isinstance(value, type | types.ModuleType):
+        return [*vars(value).values()] if is_users_code(value, own_code) else ()
+    return _of_wrapper(value) or _of_object(value)
+
+
+def _of_wrapper(value: Any) -> tuple[Any, ...]:
+    """Return what is inside something that stands for a function; empty if it does not."""
     if isinstance(value, types.MethodType):
         return (value.__func__, value.__self__)
     if isinstance(value, functools.partial):
         return (value.func, value.args, value.keywords)
     if isinstance(value, staticmethod | classmethod):
         return (value.__func__,)
-    if isinstance(value, property):
-        return (value.fget,)
-    if isinstance(value, type | types.ModuleType):
-        return [*vars(value).values()] if is_users_code(value, own_code) else ()
+    return (value.fget,) if isinstance(value, property) else ()
+
+
+def _of_object(value: Any) -> Iterable[Any]:
     if counts_batches(value) or is_left_alone(value) or is_progress(value):
         return ()
     if isinstance(value, torch.optim.Optimizer):  # only its own step changes its state

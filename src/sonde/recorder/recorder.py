@@ -17,6 +17,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -103,7 +104,7 @@ class Recorder:
         self._pipeline = Pipeline(
             self.training, self.keeper, self._judgement, self.guard, sample_ids
         )
-        self._pipeline.before_first_update = self._set_aside_earlier_attempt
+        self._pipeline.before_first_update = partial(_set_aside_earlier_attempt, self.run)
         self._data: Rewound | None = None
         self._has_told_opening = is_check()
         self._check: CheckSession | None = None
@@ -339,24 +340,24 @@ class Recorder:
         self._judgement.go_back(step)
         self.keeper.begin_again()
 
-    def _set_aside_earlier_attempt(self) -> None:
-        """Move aside what an earlier attempt in this directory recorded, so that it is not mixed
-        with this one.
-        """
-        run = self.run
-        try:
-            if run.rank == 0 and run.resumed:
-                make_visible()
-                run.begin_attempt()
-        finally:
-            ranks.any_rank(False)  # the others wait until the folders have been moved
-        if run.rank > 0 and run.resumed:
-            run.begin_attempt()
-
     def _leave_to_the_parent(self) -> None:
         """In a forked child, become a recorder that does nothing."""
         self._is_off = True
         self.training.hooks.observer = NOBODY
+
+
+def _set_aside_earlier_attempt(run: Run) -> None:
+    """Move aside what an earlier attempt in this directory recorded, so that it is not mixed with
+    this one.
+    """
+    try:
+        if run.rank == 0 and run.resumed:
+            make_visible()
+            run.begin_attempt()
+    finally:
+        ranks.any_rank(False)  # the others wait until the folders have been moved
+    if run.rank > 0 and run.resumed:
+        run.begin_attempt()
 
 
 def _without_step_function(what: str) -> SettingError:
