@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sonde.curves.judgement import LOSS_KINDS, Finding, judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.own_runs import SAMPLES, RunStory, read_run
 from sonde.curves.points import Source
 from sonde.curves.recognise import find_run_directories, find_sources

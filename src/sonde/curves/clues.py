@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from sonde.curves.loss_curve import LossCurve
+from sonde.curves.loss_curves import LossCurve
 from sonde.curves.phrases import brief, points
 from sonde.report.wording import number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, Event

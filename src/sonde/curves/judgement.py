@@ -15,7 +15,7 @@ import numpy as np
 
 from sonde.curves.clues import Guess, beginning, guesses, stays_up
 from sonde.curves.curve_events import find_curve_events
-from sonde.curves.loss_curve import LossCurve, Restart, joined
+from sonde.curves.loss_curves import LossCurve, Restart, joined
 from sonde.curves.phrases import brief, points
 from sonde.records.columns import Floats
 from sonde.report.curve import Curve

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sonde.curves.column_lines import rows_of_columns
 from sonde.curves.event_logs import (
     folders_with,
     is_event_file,
@@ -69,6 +70,7 @@ LINE_FORMATS: Final = (
     LineFormat("DLLogger's lines", rows_of_dllogger),
     LineFormat("JSON lines", rows_of_json_lines),
     LineFormat("", rows_of_text, min_rows=3),
+    LineFormat("columns of numbers", rows_of_columns, min_rows=3),
 )
 """Every format of lines. A further one is a function from lines to rows and an entry here."""
 

@@ -7,7 +7,7 @@ import pytest
 from logs_of_others import falling
 
 from sonde.curves.judgement import Finding, judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.points import Point
 
 Values = Callable[[int], Mapping[str, float]]

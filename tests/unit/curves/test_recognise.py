@@ -13,7 +13,7 @@ from logs_of_others import LINES, falling, json_line, log_of, nanogpt_line, tcap
 
 from sonde.curves.account import read_accounts
 from sonde.curves.curve_events import find_curve_events
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.recognise import find_sources
 from sonde.errors import SondeError
 
