@@ -148,6 +148,7 @@ def _add_source(source: Source, metric: str | None, runs: list[Account], unread:
         names = dict.fromkeys(name for point in points for name in point.values)
         if names:
             unread.append(f"{source.path} has {', '.join(list(names)[:_MAX_NAMED])}")
+        unread.extend(f"{source.path}: {damage}" for damage in source.damage)
         return
     findings = tuple(judge(curve))
     runs.append(

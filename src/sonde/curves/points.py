@@ -10,10 +10,11 @@ decided here, once for all of them. Pure.
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -163,14 +164,24 @@ def points_of(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def _counted(rows: Sequence[Row]) -> list[int | None]:
-    """Return the number of each row among those with the loss that most of them have."""
+    """Return the number of each row among those with the loss that most of them have. Where the
+    epoch falls, the training was started again, and the count goes back with it.
+    """
     counts = Counter(name for row in rows for name in row)
     losses = loss_names(counts)
     if not losses:
         return list(range(1, len(rows) + 1))
     commonest = max(losses, key=counts.__getitem__)
-    done = accumulate(commonest in row for row in rows)
-    return [max(number, 1) for number in done]
+    steps: list[int | None] = []
+    epochs: list[float] = []  # those of the losses that stand, one for each step
+    for row in rows:
+        if commonest in row:
+            epoch = row.get(_EPOCH, math.inf)
+            if epochs and epoch < epochs[-1]:  # started again
+                del epochs[bisect_left(epochs, epoch) :]
+            epochs.append(epoch)
+        steps.append(max(len(epochs), 1))
+    return steps
 
 
 def find_axis(rows: Sequence[Row]) -> str | None:

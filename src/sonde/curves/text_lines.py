@@ -57,7 +57,9 @@ _IN_BRACKETS: Final = re.compile(r"(?:^|\]\s)\[(?P<step>\d+)\](?=\s)")
 """`[216]  train-logloss:0.3` of XGBoost, `logging_writer.py:48] [2170] loss=0.3` of T5X."""
 _CELLS: Final = re.compile(rf"^\|\s*(?P<name>{_WORD})\s*\|\s*(?P<value>{_NUMBER})\s*\|\s*$")
 """`|    loss    | 3.2 |`: Stable-Baselines3 prints a table at every step."""
-_KIND_AFTER_STEP: Final = re.compile(rf"^\s*(?P<step>\d+) (?P<kind>train|val) (?P<value>{_NUMBER})$")
+_KIND_AFTER_STEP: Final = re.compile(
+    rf"^\s*(?P<step>\d+) (?P<kind>train|val) (?P<value>{_NUMBER})$"
+)
 """`217 train 3.2`: the log of build-nanogpt."""
 _BAR: Final = re.compile(r"(?:(?<![\w/.])(?=\d+/\d+\s*\[)|^\s*(?=\d+/\d+\b))(?P<step>\d+)/")
 """A progress bar, `500/5000 [01:02<10:00`, or a line that begins with `500/5000`."""
@@ -69,7 +71,8 @@ _OTHER_LOSSES: Final = frozenset({"xent", "cost"})
 _PLAIN_LOSSES: Final = frozenset({"loss", "avg loss", "average loss", "mean loss", "avg_loss"})
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x08")
 _LIKELY: Final = re.compile(
-    r"loss|nll|xent|cost |trl:|step|iter|update|epoch|batch|\d/\s*\d|^\s*\d+ (?:train|val) ", re.IGNORECASE
+    r"loss|nll|xent|cost |trl:|step|iter|update|epoch|batch|\d/\s*\d|^\s*\d+ (?:train|val) ",
+    re.IGNORECASE,
 )
 _LOSS_WORDS: Final = frozenset(
     ("train", "training", "val", "valid", "validation", "eval", "test", "lm", "mtp", "aux", "total")

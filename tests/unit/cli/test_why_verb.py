@@ -248,3 +248,12 @@ def test_a_log_of_losses_that_are_no_numbers_is_told(
     text = told(capsys, tmp_path / "log")
     assert "None of its 59 losses is a number." in text
     assert "step 1  not finite" in text
+
+
+def test_the_largest_numbers_there_are_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{step},{'1e308' if step % 2 else '-1e308'}\n" for step in range(1, 400)]
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(rows))
+    assert sonde(["why", str(tmp_path / "log.csv")]) == 0
+    assert "1e+308" in capsys.readouterr().out
