@@ -303,11 +303,11 @@ FORMATS: Mapping[str, Line] = {
 
 FIRST: Mapping[str, str] = {
     "litgpt_table": "epoch,iter,iter_time,learning_rate,loss,step,tokens,val_loss,val_ppl",
-    "ultralytics_table": "     epoch,   train/box_loss,   train/cls_loss,   recall(B),   val/box_loss",
+    "ultralytics_table": "     epoch,   train/box_loss,   train/cls_loss,   recall,   val/box_loss",
     "notebook": "Step\tTraining Loss\tValidation Loss",
-    "ray_tune": "train_loss,time_this_iter_s,done,training_iteration,trial_id,date,timestamp,config/lr",
+    "ray_tune": "train_loss,time_s,done,training_iteration,trial_id,date,timestamp,config/lr",
     "rllib": "reward,timesteps_total,training_iteration,s/policy_loss,s/total_loss,s/vf_loss",
     "fastai": "epoch     train_loss  valid_loss  accuracy  time    ",
-    "spacy": "=== Training pipeline ===\nE    #       LOSS NER  ENTS_F  ENTS_P  SCORE \n---  ------",
+    "spacy": "=== Training pipeline ===\nE    #       LOSS NER  ENTS_F  ENTS_P  SCORE \n---  -----",
     "aim_export": "run.hash,run.name,metric.name,metric.context,step,time,value",
 }

@@ -3,11 +3,11 @@ point. Pure.
 
     find_curve_events(steps, values)     with the steps of the log, whatever their distance
 
-The rule needs 48 points before it judges, and its idea of noise holds the steep start of a run for
-another 96. A short log has no more than that, so the first points are judged by a blunter one too:
-a value that lies above everything in the eight points before it by twice their range. A log that rounds cannot tell a rise from its last digit: 0.0002 after 0.0001 is
-no event. Both rules judge points, not steps: a log with a point every 25 steps is judged
-like one with a point every step.
+The rule needs 48 points before it judges, and the steep start of a run is in its idea of noise for
+another 96. A short log has no more than that, so the first points are judged by a blunter rule too:
+a value that lies above everything in the eight points before it by twice their range. A log that
+rounds cannot tell a rise from its last digit: 0.0002 after 0.0001 is no event. Both rules judge
+points, not steps: a log with a point every 25 steps is judged like one with a point every step.
 """
 
 import math
