@@ -32,7 +32,8 @@ class Guess:
 
     cause: str
     """A name that does not change: `resume`, `learning_rate`, `state`, `batch`, `data`,
-    `new_epoch`, `numerics` or `unknown`.
+    `new_epoch`, `numerics`, `quiet` (a failure without a jump), `none` (nothing is wrong) or
+    `unknown`.
     """
     sentence: str
     """The guess, and what speaks for it."""

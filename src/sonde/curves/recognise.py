@@ -38,6 +38,7 @@ from sonde.curves.json_documents import (
     torn_history,
 )
 from sonde.curves.json_lines import rows_of_dllogger, rows_of_json_lines, rows_of_mllog
+from sonde.curves.mlflow_database import database_sources, is_database
 from sonde.curves.names import is_loss, loss_names
 from sonde.curves.points import VALUE, Row, Source, points_of, usual_name
 from sonde.curves.tables import tables_of
@@ -142,6 +143,8 @@ def _in_file(path: Path) -> Iterator[Source]:
         yield from wandb_sources(path)
     elif is_event_file(head):
         yield from tensorboard_sources(path)
+    elif is_database(head):
+        yield from database_sources(path)
     else:
         damage: list[str] = []
         text = _text_of(path, damage)

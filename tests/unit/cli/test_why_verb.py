@@ -14,6 +14,7 @@ from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.values import decode
 from sonde.run import Run
 
+PROJECT = Path(__file__).parents[3]
 STEPS = range(1, 401)
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "why.md"
 
@@ -257,3 +258,12 @@ def test_the_largest_numbers_there_are_can_be_drawn(
     (tmp_path / "log.csv").write_text("step,loss\n" + "".join(rows))
     assert sonde(["why", str(tmp_path / "log.csv")]) == 0
     assert "1e+308" in capsys.readouterr().out
+
+
+def test_every_cause_of_a_guess_is_told_to_agents_and_on_the_page_of_the_format() -> None:
+    sources = (PROJECT / "src" / "sonde" / "curves").glob("*.py")
+    causes = set(re.findall(r'cause ?= ?"(\w+)"', "".join(path.read_text() for path in sources)))
+    assert {"quiet", "none", "batch"} <= causes
+    for page in ("src/sonde/SKILL.md", "docs/formats/why.md"):
+        text = (PROJECT / page).read_text()
+        assert [cause for cause in causes if f"`{cause}`" not in text] == []

@@ -3,10 +3,13 @@ that were written, and a planted spike is found.
 """
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
 import random
+import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -300,6 +303,45 @@ def test_a_metric_of_mlflow_is_time_value_and_step(tmp_path: Path) -> None:
     path.write_text("1700000000000 3.5 1\n1700000001000 3.25 2\n")
     curve = only_curve(path)
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1, 2], [3.5, 3.25])
+
+
+def mlflow_database(path: Path, values: dict[str, list[tuple[int, float, bool]]]) -> None:
+    """A database with MLflow's tables; every run has a loss."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE runs (run_uuid TEXT, name TEXT, start_time BIGINT)")
+        database.execute(
+            "CREATE TABLE metrics (key TEXT, value FLOAT, timestamp BIGINT, run_uuid TEXT,"
+            " step BIGINT, is_nan BOOLEAN)"
+        )
+        for number, (name, rows) in enumerate(values.items()):
+            database.execute("INSERT INTO runs VALUES (?, ?, ?)", (f"id{number}", name, number))
+            for step, value, is_nan in rows:
+                row = ("train_loss", value, 1_700_000_000_000 + step, f"id{number}", step, is_nan)
+                database.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+
+
+def test_the_runs_of_an_mlflow_database_have_their_names_and_events(tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    spiked = [(step, loss(step), False) for step in STEPS]
+    broken = [(step, 0.0 if step == 300 else falling()(step), step == 300) for step in STEPS]
+    endless = [(step, sys.float_info.max if step == 5 else 3.0, False) for step in STEPS]
+    mlflow_database(tmp_path / "db", {"first": spiked, "second": broken, "third": endless})
+    sources = find_sources(tmp_path / "db")
+    assert [source.name for source in sources] == ["first", "second", "third"]
+    curves = [loss_curve(source.points) for source in sources]
+    first = [judge(curve)[0] for curve in curves if curve is not None]
+    found = [(finding.kind, finding.first_step) for finding in first]
+    assert found == [("spike", 217), ("nonfinite", 300), ("nonfinite", 5)]
+
+
+def test_a_database_of_something_else_is_told(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("CREATE TABLE x (y TEXT)")
+        database.commit()
+    with pytest.raises(SondeError) as caught:
+        read_accounts([tmp_path / "db"])
+    assert "no database of MLflow" in str(caught.value.cause)
 
 
 def test_columns_of_numbers_may_have_the_step_in_either_place(tmp_path: Path) -> None:
