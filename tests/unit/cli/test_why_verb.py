@@ -267,3 +267,17 @@ def test_every_cause_of_a_guess_is_told_to_agents_and_on_the_page_of_the_format(
     for page in ("src/sonde/SKILL.md", "docs/formats/why.md"):
         text = (PROJECT / page).read_text()
         assert [cause for cause in causes if f"`{cause}`" not in text] == []
+
+
+def test_a_part_of_a_loss_with_an_event_of_its_own_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = falling()
+    cls = falling({217: 9.25}, seed=2)
+    rows = [f"{step},{box(step)},{cls(step)},{box(step)}\n" for step in STEPS]
+    path = tmp_path / "results.csv"
+    path.write_text("epoch,train/box_loss,train/cls_loss,val/box_loss\n" + "".join(rows))
+    text = told(capsys, path)
+    assert "Look at train.cls_loss too: it has an event of its own at step 217." in text
+    assert f"sonde why {path} --metric train.cls_loss" in text
+    assert sonde(["why", str(path), "--metric", "train.cls_loss", "--check"]) == 1
