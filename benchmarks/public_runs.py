@@ -28,7 +28,7 @@ from benchmarks.measure import markdown_table
 from benchmarks.public_runs_picture import picture
 
 from sonde.curves.judgement import LOSS_KINDS, Finding, judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.recognise import find_sources
 from sonde.curves.together import Group, correlation, groups_of, has_event_at
 

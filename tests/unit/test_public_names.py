@@ -64,6 +64,15 @@ def test_a_public_name_says_which_module_defines_it(module: str) -> None:
             get_type_hints(value)  # annotations are looked up in the module that a class names
 
 
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.parent.name)
+def test_no_module_hides_a_public_name(stub: Path) -> None:
+    listed = re.findall(r"^from ([\w.]+) import (\w+) as", stub.read_text(), re.MULTILINE)
+    package = ".".join(stub.parent.relative_to(PROJECT / "src").parts)
+    functions = {name for home, name in listed if home != package}
+    modules = {module.stem for module in stub.parent.iterdir()}
+    assert functions & modules == set()
+
+
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'sonde' has no attribute 'Runn'"):
         _ = sonde.Runn  # type: ignore[attr-defined]  # that is the point

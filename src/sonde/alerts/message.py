@@ -41,6 +41,8 @@ class Alert:
 
     num_held_back: int = 0
     """The number of alerts that were not sent since the last one, because there were too many."""
+    mlflow_run: str = ""
+    """The MLflow run that the script had open. It is in no message."""
 
     def text(self) -> str:
         """Return the alert as a few lines of plain text."""
@@ -54,7 +56,9 @@ class Alert:
 
     def document(self) -> dict[str, Any]:
         """Return the alert as plain data, the text included."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self), "text": self.text()}
+        fields = asdict(self)
+        del fields["mlflow_run"]
+        return {"format": FORMAT, "version": VERSION, **fields, "text": self.text()}
 
 
 def alert_of_event(run: str | Path, event: Event, verdict: Verdict | None = None) -> Alert:

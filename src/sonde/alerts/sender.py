@@ -17,6 +17,7 @@ from typing import Final
 
 from sonde.alerts.message import Alert
 from sonde.alerts.targets import Target, TargetLike, target_of
+from sonde.alerts.trackers import open_mlflow_run
 from sonde.errors import SettingError
 
 _MAX_QUEUED: Final = 64
@@ -80,7 +81,9 @@ class Alerts:
             self._num_held_back += 1
             return False
         try:
-            self._queue.put_nowait(replace(alert, num_held_back=self._num_held_back))
+            self._queue.put_nowait(
+                replace(alert, num_held_back=self._num_held_back, mlflow_run=open_mlflow_run())
+            )
         except queue.Full:
             self._num_held_back += 1
             return False

@@ -50,13 +50,24 @@ def _tell_wandb(alert: Alert) -> bool:
     return True
 
 
-def _tell_mlflow(alert: Alert) -> bool:
+def open_mlflow_run() -> str:
+    """Return the identity of the MLflow run that this thread has open, or nothing. MLflow knows the
+    runs of a thread only there, so this is asked where an alert begins and not where it is sent.
+    """
     mlflow = sys.modules.get("mlflow")
-    active = mlflow.active_run() if mlflow is not None else None
-    if mlflow is None or active is None:
+    try:
+        active = mlflow.active_run() if mlflow is not None else None
+        return str(active.info.run_id) if active is not None else ""
+    except Exception:  # noqa: BLE001  a tracker never stops a training
+        return ""
+
+
+def _tell_mlflow(alert: Alert) -> bool:
+    run = alert.mlflow_run or open_mlflow_run()
+    if not run:
         return False
-    client = mlflow.MlflowClient()
-    client.set_tag(active.info.run_id, f"sonde.event.{alert.step}", alert.text()[:_MAX_TAG])
+    client = sys.modules["mlflow"].MlflowClient()
+    client.set_tag(run, f"sonde.event.{alert.step}", alert.text()[:_MAX_TAG])
     return True
 
 

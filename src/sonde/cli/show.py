@@ -237,7 +237,9 @@ def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: i
     last = int(curve.steps.max())
     canvas = np.zeros((height, columns), np.int64)
     _draw(canvas, thin(shown, 8 * columns), (first, last), (low, high))
-    labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
+    labels = (
+        {0: high, height // 2: high / 2 + low / 2, height - 1: low} if high > low else {0: high}
+    )
     num_broken = len(curve.broken())
     sentences = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
     sentences += [f"{num_broken:,} not finite"] if num_broken else []
@@ -268,10 +270,12 @@ def _draw(
 
 
 def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
-    low, high = limits
+    # Halves, because the difference of the largest numbers there are is infinite.
+    low = limits[0] / 2
+    high = limits[1] / 2
     if high <= low:
         return np.full(len(values), (num - 1) // 2)
-    return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
+    return np.rint((values / 2 - low) / (high - low) * (num - 1)).astype(np.int64)
 
 
 def _ends(first: int, last: int, columns: int) -> str:

@@ -19,6 +19,7 @@ from sonde.cli.terminal import print_indented, print_rows, tell
 from sonde.curves.account import Account, Accounts, read_accounts
 from sonde.curves.judgement import LOSS_KINDS, RESTART, Finding
 from sonde.curves.own_runs import SAMPLES
+from sonde.curves.phrases import points
 from sonde.curves.together import Group
 from sonde.errors import SettingError
 from sonde.report.curve import Curve
@@ -92,7 +93,7 @@ def _show_run(console: Console, run: Account) -> None:
     curve = run.curve
     console.print(Text(run.title, style="bold"), soft_wrap=True)
     every = "step" if curve.spacing == 1 else f"{number(curve.spacing)} steps"
-    facts = [run.format, f"{number(len(curve))} points of {curve.name}, one every {every}"]
+    facts = [run.format, f"{points(len(curve))} of {curve.name}, one every {every}"]
     print_indented(console, Text(" · ".join(facts), style="dim"), 0)
     shown = _worst_findings(run.findings)
     _draw_curve(console, run, shown)
@@ -145,7 +146,8 @@ def _cut(curve: Curve) -> Curve:
     """Return the curve with its highest peaks cut off, if they would press the rest flat."""
     values = curve.finite().values
     low, high = np.quantile(values, (0.005, 0.98))
-    limit = float(high + 3 * (high - low))
+    with np.errstate(over="ignore"):
+        limit = float(high + 3 * (high - low))
     if not limit > float(high) or float(values.max()) <= 1.5 * limit:
         return curve
     return Curve(name=curve.name, steps=curve.steps, values=np.minimum(curve.values, limit))

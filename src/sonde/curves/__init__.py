@@ -9,7 +9,7 @@
 
 Readers find a format by its content and return points (`recognise.py`). A point is a step and its
 numbers. Which of them is the loss is decided in `names.py`, and what a restart made again in
-`loss_curve.py`. The rules are those that watch a training (`spikes`); what an event probably is
+`loss_curves.py`. The rules are those that watch a training (`spikes`); what an event probably is
 follows from the curves around it (`judgement.py`). `together.py` compares runs: what recurs at the
 same step under other weights is the data's. Needs neither torch nor the tools that wrote the files.
 """

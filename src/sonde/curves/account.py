@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sonde.curves.judgement import LOSS_KINDS, Finding, judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.judgement import LOSS_KINDS, Finding, events_of_loss, judge
+from sonde.curves.loss_curves import LossCurve, loss_curve
+from sonde.curves.names import is_evaluation
 from sonde.curves.own_runs import SAMPLES, RunStory, read_run
-from sonde.curves.points import Source
+from sonde.curves.points import Point, Source
 from sonde.curves.recognise import find_run_directories, find_sources
 from sonde.curves.together import Group, find_recurring, groups_of
 from sonde.errors import SettingError, SondeError
@@ -23,6 +24,7 @@ from sonde.train.settings import is_built_in
 
 OWN: Final = "a run of sonde"
 _MAX_NAMED: Final = 12
+_MAX_OTHERS: Final = 4
 _MAX_TOGETHER: Final = 200
 """More runs than this are told one by one: comparing every pair takes too long."""
 _RECORD: Final = "Record the next run: then a step can be replayed, and its rows named."
@@ -148,6 +150,7 @@ def _add_source(source: Source, metric: str | None, runs: list[Account], unread:
         names = dict.fromkeys(name for point in points for name in point.values)
         if names:
             unread.append(f"{source.path} has {', '.join(list(names)[:_MAX_NAMED])}")
+        unread.extend(f"{source.path}: {damage}" for damage in source.damage)
         return
     findings = tuple(judge(curve))
     runs.append(
@@ -158,7 +161,10 @@ def _add_source(source: Source, metric: str | None, runs: list[Account], unread:
             curve=curve,
             findings=findings,
             unknown=_unknown(curve, findings),
-            next_steps=_next_of_log(source, findings),
+            next_steps=(
+                *_next_of_log(source, findings),
+                *_next_of_other_losses(source, points, curve, findings),
+            ),
             problems=tuple(source.damage),
         )
     )
@@ -190,7 +196,6 @@ def _next_of_log(source: Source, findings: Sequence[Finding]) -> tuple[NextStep,
     if not events:
         return ()
     named = shlex.quote(str(source.path))
-    named = shlex.quote(str(source.path))
     steps = [NextStep(_RECORD, _watch(source))]
     if any(guess.cause == "batch" for finding in events for guess in finding.probably):
         steps.append(NextStep(_COMPARE, f"sonde why {named} OTHER"))
@@ -203,6 +208,34 @@ def _next_of_log(source: Source, findings: Sequence[Finding]) -> tuple[NextStep,
             )
         )
     return tuple(steps)
+
+
+def _next_of_other_losses(
+    source: Source, points: Sequence[Point], curve: LossCurve, findings: Sequence[Finding]
+) -> list[NextStep]:
+    """Return the other training losses that have an event which this one does not have: a log may
+    hold the parts of a loss without their sum.
+    """
+    told = [finding for finding in findings if finding.is_alarm]
+    training = [name for name in curve.others if not is_evaluation(name)]
+    steps = []
+    for name in training[:_MAX_OTHERS]:
+        other = loss_curve(points, name)
+        events = events_of_loss(other) if other is not None else []
+        own = [event for event in events if not _is_within(event, told)]
+        if own:
+            steps.append(
+                NextStep(
+                    f"Look at {name} too: it has an event of its own at step"
+                    f" {number(own[0].first_step)}.",
+                    f"sonde why {shlex.quote(str(source.path))} --metric {shlex.quote(name)}",
+                )
+            )
+    return steps
+
+
+def _is_within(event: Finding, told: Sequence[Finding]) -> bool:
+    return any(other.first_step <= event.first_step <= other.last_step for other in told)
 
 
 def _watch(source: Source) -> str:

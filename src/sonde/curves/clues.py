@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from sonde.curves.loss_curve import LossCurve
+from sonde.curves.loss_curves import LossCurve
 from sonde.curves.phrases import brief, points
 from sonde.report.wording import number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, Event
@@ -32,7 +32,8 @@ class Guess:
 
     cause: str
     """A name that does not change: `resume`, `learning_rate`, `state`, `batch`, `data`,
-    `new_epoch`, `numerics` or `unknown`.
+    `new_epoch`, `numerics`, `quiet` (a failure without a jump), `none` (nothing is wrong) or
+    `unknown`.
     """
     sentence: str
     """The guess, and what speaks for it."""

@@ -3,11 +3,11 @@ point. Pure.
 
     find_curve_events(steps, values)     with the steps of the log, whatever their distance
 
-The rule needs 48 points before it judges. A short log has no more than that, so the first points
-are judged by a blunter one: a value that lies above everything in the eight points before it by
-twice their range. A log that rounds cannot tell a rise from its last digit: 0.0002 after 0.0001 is
-no event. Both rules judge points, not steps: a log with a point every 25 steps is judged
-like one with a point every step.
+The rule needs 48 points before it judges, and the steep start of a run is in its idea of noise for
+another 96. A short log has no more than that, so the first points are judged by a blunter rule too:
+a value that lies above everything in the eight points before it by twice their range. A log that
+rounds cannot tell a rise from its last digit: 0.0002 after 0.0001 is no event. Both rules judge
+points, not steps: a log with a point every 25 steps is judged like one with a point every step.
 """
 
 import math
@@ -21,8 +21,10 @@ from sonde.records.columns import Floats, Integers
 from sonde.spikes.detectors import CALM_STEPS, NONFINITE, SPIKE, Event, Score, find_events
 from sonde.spikes.robust_rule import RobustRule
 
-_NUM_EARLY: Final = 48
-"""The rule is silent for this many points: 16 for the level and 32 for the spread."""
+_NUM_EARLY: Final = 144
+"""The rule is silent or has the steep start in its noise for this many points: 16 of the level and
+128 of the noise.
+"""
 _NUM_BEFORE: Final = 8
 _MIN_BEFORE: Final = 4
 _MIN_RISE: Final = 0.3
@@ -42,7 +44,7 @@ def find_curve_events(steps: Integers, values: Floats, *, metric: str = "loss") 
     early = [
         event
         for event in _early_events(numbers[:_NUM_EARLY], metric)
-        if event.first_step not in taken
+        if taken.isdisjoint(range(event.first_step, event.last_step + 1))
     ]
     at = steps.tolist()
     least = _MIN_QUANTA * _quantum(values)

@@ -20,6 +20,7 @@ TRAINER_STATE: Final = "trainer_state.json"
 HUGGING_FACE: Final = "Hugging Face's trainer_state.json"
 _HISTORY: Final = "log_history"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
+_ENTRY: Final = re.compile(r"\{[^{}]*\}")
 _MAX_DEPTH: Final = 4
 _TRIPLE: Final = ("wall_time", "step", "value")
 """What TensorBoard's JSON download holds of each point."""
@@ -80,6 +81,22 @@ def points_of_history(source: Source, history: object) -> Iterator[Point]:
 def is_trainer_state(document: object) -> bool:
     """Return whether a document is the state of a Trainer."""
     return isinstance(document, Mapping) and isinstance(document.get(_HISTORY), list)
+
+
+def torn_history(text: str) -> list[object]:
+    """Return the whole entries of a state whose end is missing: a machine went down while it was
+    written. Nothing if the text is something else.
+    """
+    _, mark, entries = text.partition(f'"{_HISTORY}"')
+    if not mark:
+        return []
+    found: list[object] = []
+    for match in _ENTRY.finditer(entries):
+        try:
+            found.append(json.loads(match[0]))
+        except ValueError:
+            continue
+    return found
 
 
 def history_of(document: Mapping[str, Any]) -> object:

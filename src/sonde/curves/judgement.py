@@ -7,7 +7,7 @@ Every rule takes a curve and returns findings. A further one is a function and a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from sonde.curves.clues import Guess, beginning, guesses, stays_up
 from sonde.curves.curve_events import find_curve_events
-from sonde.curves.loss_curve import LossCurve, Restart, joined
+from sonde.curves.loss_curves import LossCurve, Restart, joined
 from sonde.curves.phrases import brief, points
 from sonde.records.columns import Floats
 from sonde.report.curve import Curve
@@ -23,7 +23,7 @@ from sonde.report.wording import duration, number
 from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE, Event
 from sonde.spikes.epoch_saw import epoch_saw
 from sonde.spikes.parting import Series, parting
-from sonde.spikes.quiet_rules import SAME_LOSS, QuietFinding, QuietWatch
+from sonde.spikes.quiet_rules import COLLAPSE, NO_PROGRESS, SAME_LOSS, QuietFinding, QuietWatch
 
 RESTART: Final = "restart"
 PAUSE: Final = "pause"
@@ -40,6 +40,7 @@ _MAX_REPLACED: Final = 20
 _MAX_POINTS: Final = 50_000
 """Of longer curves, some points are judged for quiet failures."""
 _NUM_DIGITS_READ: Final = 100
+_NUM_RECENT: Final = 16
 _NOISE: Final = 1.4826
 _WORSE: Final = 3.0
 """A loss that is this many deviations higher after a restart is worse than before."""
@@ -241,7 +242,30 @@ RULES: Final[tuple[Rule, ...]] = (
 def judge(curve: LossCurve) -> list[Finding]:
     """Return everything that happened in a curve, ordered by step."""
     found = [finding for rule in RULES for finding in rule(curve)]
-    return sorted(found, key=lambda finding: (finding.first_step, not finding.is_replaced))
+    told = [finding for finding in found if not _is_echo(curve, finding, found)]
+    return sorted(told, key=lambda finding: (finding.first_step, not finding.is_replaced))
+
+
+def _is_echo(curve: LossCurve, finding: Finding, found: Sequence[Finding]) -> bool:
+    """Return whether a finding only says again what an earlier one said: a loss that jumped and
+    stays up makes no progress, one that collapsed to 0 is the same at every step.
+    """
+    earlier = [other for other in found if other.first_step < finding.first_step]
+    if finding.kind == SAME_LOSS:
+        return any(other.kind == COLLAPSE for other in earlier)
+    if finding.kind != NO_PROGRESS:
+        return False
+    climbs = [other for other in earlier if other.kind in (JUMP, DIVERGENCE)]
+    return any(_is_up_until(curve, climb, finding.first_step) for climb in climbs)
+
+
+def _is_up_until(curve: LossCurve, climb: Finding, step: int) -> bool:
+    """Return whether the loss is still up at a step, half of the way at least."""
+    if climb.value is None or climb.expected is None:
+        return False
+    since = curve.values[curve.index(climb.first_step) : curve.index(step) + 1]
+    recent = since[np.isfinite(since)][-_NUM_RECENT:]
+    return bool(len(recent)) and float(np.median(recent)) > (climb.value + climb.expected) / 2
 
 
 def finding_of_event(curve: LossCurve, event: Event) -> Finding:

@@ -98,10 +98,17 @@ def loss_names(names: Iterable[str]) -> list[str]:
 def _place(name: str) -> tuple[bool, bool, bool, int, int, str]:
     parts = parts_of(name)
     words = frozenset(parts)
-    usual = _USUAL.index(words) if words in _USUAL else len(_USUAL)
+    usual = _place_among_usual(words)
+    if usual == len(_USUAL):
+        # `learner.stats.total_loss` is a whole loss, `learner.stats.policy_loss` a part of one.
+        usual += _place_among_usual(frozenset(parts_of(name.rpartition(".")[2])))
     is_summary = bool(_SUMMARY & words)
     is_auxiliary = bool(_AUXILIARY & words)
     return is_evaluation(name), is_summary, is_auxiliary, usual, len(parts), name
+
+
+def _place_among_usual(words: frozenset[str]) -> int:
+    return _USUAL.index(words) if words in _USUAL else len(_USUAL)
 
 
 def rate_name(names: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from sonde.curves.judgement import (
     finding_of_event,
     judge,
 )
-from sonde.curves.loss_curve import LossCurve, evaluation_name, find_metric, restart_between
+from sonde.curves.loss_curves import LossCurve, evaluation_name, find_metric, restart_between
 from sonde.curves.names import loss_names, norm_name, rate_name
 from sonde.curves.phrases import brief
 from sonde.data.skip_list import sample_name

@@ -10,11 +10,15 @@ decided here, once for all of them. Pure.
 
 import math
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from sonde.curves.names import loss_names
 
 MAX_STEP: Final = 1 << 53
 """Above this, a float cannot tell two steps apart."""
@@ -48,7 +52,9 @@ _STEP_NAMES: Final = (
     "global_step.max_steps",
     "point",
     "batch",
+    "training_iteration",
     "it",
+    "#",
     "s",
     "samples_count",
     "consumed_samples",
@@ -60,7 +66,8 @@ _STEP_NAMES: Final = (
 _EPOCH: Final = "epoch"
 VALUE: Final = "value"
 """What a series is called that has no name."""
-KEY_COLUMNS: Final = ("key", "metric", "tag", "metric_name", "name")
+VALUE_COLUMNS: Final = (VALUE, "metricvalue", "metric_value", "metric.value")
+KEY_COLUMNS: Final = ("key", "metric", "tag", "metric_name", "metricname", "metric.name", "name")
 """What the name of a metric is called, where one is logged at a time."""
 _MAX_LISTED: Final = 1000
 
@@ -127,28 +134,54 @@ _NUMBER: Final = re.compile(
 )
 
 
+_THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+\.\d+")
+
+
 def number_in(text: str) -> float | None:
     """Return the number that a text is, or None. Unlike `float`, no underscores, no other digits
-    than ours.
+    than ours. Commas separate thousands only where a decimal point follows.
     """
     stripped = text.strip()
-    return float(stripped) if _NUMBER.fullmatch(stripped) else None
+    if _NUMBER.fullmatch(stripped):
+        return float(stripped)
+    return float(stripped.replace(",", "")) if _THOUSANDS.fullmatch(stripped) else None
 
 
 def points_of(rows: Sequence[Row]) -> Iterator[Point]:
-    """Yield rows as points. The step is the best column there is; without one, rows are counted
-    from 1.
+    """Yield rows as points. The step is the best column there is; without one, rows with the
+    training loss are counted from 1, and others belong to the one above them.
 
     A counter that begins again with every epoch goes on instead.
     """
     chosen = find_axis(rows)
-    steps = _continued(rows, chosen) if chosen else list(range(1, len(rows) + 1))
+    steps = _continued(rows, chosen) if chosen else _counted(rows)
     for row, step in zip(rows, steps, strict=True):
         if step is not None:
             time = next((row[name] for name in row if name.lower() in _TIME_NAMES), None)
             is_time = time is not None and time > _FIRST_TIME
             values = {name: value for name, value in row.items() if name != chosen}
             yield Point(step, usual_time(time) if is_time else None, values)
+
+
+def _counted(rows: Sequence[Row]) -> list[int | None]:
+    """Return the number of each row among those with the loss that most of them have. Where the
+    epoch falls, the training was started again, and the count goes back with it.
+    """
+    counts = Counter(name for row in rows for name in row)
+    losses = loss_names(counts)
+    if not losses:
+        return list(range(1, len(rows) + 1))
+    commonest = max(losses, key=counts.__getitem__)
+    steps: list[int | None] = []
+    epochs: list[float] = []  # those of the losses that stand, one for each step
+    for row in rows:
+        if commonest in row:
+            epoch = row.get(_EPOCH, math.inf)
+            if epochs and epoch < epochs[-1]:  # started again
+                del epochs[bisect_left(epochs, epoch) :]
+            epochs.append(epoch)
+        steps.append(max(len(epochs), 1))
+    return steps
 
 
 def find_axis(rows: Sequence[Row]) -> str | None:
@@ -243,7 +276,7 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> Row:
     row: Row = {}
     title = _title_of_value(document)
     for name, value in document.items():
-        full = usual_name(f"{prefix}{title if title and name == VALUE else name}")
+        full = usual_name(f"{prefix}{title if title and is_value(name) else name}")
         if is_number(value):
             row[full] = float(value)
         elif isinstance(value, str) and len(value) < 40:
@@ -261,7 +294,17 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> Row:
 
 def _title_of_value(document: Mapping[str, Any]) -> str:
     """Return the name that stands beside a value, or nothing."""
-    if not is_number(document.get(VALUE)):
+    values = [document[key] for key in document if is_value(key)]
+    if not any(map(_is_written_number, values)):
         return ""
-    titles = [document[key] for key in KEY_COLUMNS if isinstance(document.get(key), str)]
-    return titles[0] if titles else ""
+    titles = {key.lower(): document[key] for key in document if isinstance(document[key], str)}
+    return next((titles[key] for key in KEY_COLUMNS if key in titles), "")
+
+
+def is_value(name: str) -> bool:
+    """Return whether a column holds the values of metrics that another column names."""
+    return name.lower() in VALUE_COLUMNS
+
+
+def _is_written_number(value: object) -> bool:
+    return is_number(value) or (isinstance(value, str) and number_in(value) is not None)

@@ -7,16 +7,20 @@ lines, and the one that finds the most losses wins. Compressed files (gzip) are 
 have 1 GiB of text; a log of 100,000 printed lines takes 3 s.
 """
 
-import gzip
+import bz2
+import codecs
 import json
+import lzma
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sonde.curves.column_lines import rows_of_columns
 from sonde.curves.event_logs import (
     folders_with,
     is_event_file,
@@ -31,8 +35,10 @@ from sonde.curves.json_documents import (
     is_trainer_state,
     points_of_history,
     rows_of_document,
+    torn_history,
 )
 from sonde.curves.json_lines import rows_of_dllogger, rows_of_json_lines, rows_of_mllog
+from sonde.curves.mlflow_database import database_sources, is_database
 from sonde.curves.names import is_loss, loss_names
 from sonde.curves.points import VALUE, Row, Source, points_of, usual_name
 from sonde.curves.tables import tables_of
@@ -44,7 +50,12 @@ from sonde.records.files import open_regular
 _MAX_BYTES: Final = 1 << 30
 _MAX_FILES: Final = 1000
 _HEAD: Final = 1 << 16
-_GZIP: Final = b"\x1f\x8b"
+_DECODERS: Final[dict[bytes, Callable[[], Any]]] = {
+    b"\x1f\x8b": partial(zlib.decompressobj, wbits=31),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\x00": lzma.LZMADecompressor,
+}
+"""What reads a compressed file, by its first bytes."""
 _NEWLINES: Final = re.compile(r"[\r\n]+")
 _LIGHTNING: Final = frozenset({"epoch", "step"})
 _NO_LOGS: Final = (".py", ".md", ".yaml", ".yml", ".toml", ".ipynb", ".html", ".svg", ".sh")
@@ -69,6 +80,7 @@ LINE_FORMATS: Final = (
     LineFormat("DLLogger's lines", rows_of_dllogger),
     LineFormat("JSON lines", rows_of_json_lines),
     LineFormat("", rows_of_text, min_rows=3),
+    LineFormat("columns of numbers", rows_of_columns, min_rows=3),
 )
 """Every format of lines. A further one is a function from lines to rows and an entry here."""
 
@@ -131,25 +143,34 @@ def _in_file(path: Path) -> Iterator[Source]:
         yield from wandb_sources(path)
     elif is_event_file(head):
         yield from tensorboard_sources(path)
+    elif is_database(head):
+        yield from database_sources(path)
     else:
         damage: list[str] = []
         text = _text_of(path, damage)
         found = _in_document(path, text) if text[:1] in ("{", "[") else []
-        for source in found or _in_lines(path, text):
+        sources = found or list(_in_lines(path, text))
+        if damage and not sources:
+            sources = [Source(path=path)]
+        for source in sources:
             source.damage += damage
             yield source
 
 
 def _text_of(path: Path, damage: list[str]) -> str:
-    """Return the text of a file, or nothing if it is none. In UTF-16 without a mark, as some
-    Windows programs write it, every other byte of plain text is 0.
+    """Return the text of a file. In UTF-16 without a mark, as some Windows programs write it, every
+    other byte of plain text is 0. A machine that goes down leaves blocks of zeros in a log.
     """
     with open_regular(path, follow=True) as file:
         content = file.read(_MAX_BYTES)
         if file.read(1):
             damage.append(f"it is longer than {_MAX_BYTES >> 20:,} MiB; the rest was not read")
-    if content.startswith(_GZIP):
-        content = _unpacked(content, damage)
+    for mark, decoder in _DECODERS.items():
+        if content.startswith(mark):
+            content = _unpacked(content, decoder, damage)
+            break
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return content.decode("utf-32", "replace")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")
     head = content[:_HEAD]
@@ -158,24 +179,31 @@ def _text_of(path: Path, damage: list[str]) -> str:
     for place, encoding in enumerate(("utf-16-be", "utf-16-le")):
         if head[place::2].count(0) > len(head) // 3:
             return content.decode(encoding, "replace").lstrip()
-    return ""
+    return content.replace(b"\x00", b"\n").decode("utf-8", "replace").lstrip()
 
 
-def _unpacked(content: bytes, damage: list[str]) -> bytes:
-    decoder = zlib.decompressobj(wbits=31)
-    try:
-        unpacked = decoder.decompress(content, _MAX_BYTES)
-    except zlib.error as error:
-        damage.append(f"its compression is damaged: {error}")
-        return b""
+def _unpacked(content: bytes, new_decoder: Callable[[], Any], damage: list[str]) -> bytes:
+    """Return what a compressed file holds, as far as it goes. It may have several parts, one after
+    the other.
+    """
+    parts: list[bytes] = []
+    room = _MAX_BYTES
+    at = 0
+    decoder = new_decoder()
+    while at < len(content) and room > 0:
+        if decoder.eof:
+            decoder = new_decoder()
+        chunk = content[at : at + _HEAD]
+        try:
+            parts.append(decoder.decompress(chunk, room))
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            damage.append(f"its compression is damaged: {error}")
+            return b"".join(parts)
+        room -= len(parts[-1])
+        at += len(chunk) - len(decoder.unused_data)
     if not decoder.eof:
         damage.append("its compressed end is missing, or too long to be read")
-    elif decoder.unused_data:
-        try:
-            unpacked = gzip.decompress(content)[:_MAX_BYTES]
-        except (OSError, EOFError, zlib.error) as error:
-            damage.append(f"a later part of it is damaged: {error}")
-    return unpacked
+    return b"".join(parts)
 
 
 def _in_document(path: Path, text: str) -> list[Source]:
@@ -183,7 +211,7 @@ def _in_document(path: Path, text: str) -> list[Source]:
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return []
+        return _in_torn_state(path, text)
     if is_trainer_state(document):
         source = Source(path=path, format=HUGGING_FACE)
         plain = {name: value for name, value in document.items() if isinstance(value, int | float)}
@@ -196,6 +224,17 @@ def _in_document(path: Path, text: str) -> list[Source]:
     if not named:
         return []
     return [Source(path=path, format="a JSON document", points=list(points_of(named)))]
+
+
+def _in_torn_state(path: Path, text: str) -> list[Source]:
+    """Return the run of a Trainer's state whose end is missing; none if it is something else."""
+    entries = torn_history(text)
+    if not entries:
+        return []
+    source = Source(path=path, format=HUGGING_FACE)
+    source.note("its end is missing")
+    source.points = list(points_of_history(source, entries))
+    return [source]
 
 
 def _in_lines(path: Path, text: str) -> Iterator[Source]:

@@ -14,10 +14,13 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Final
 
-from sonde.curves.points import KEY_COLUMNS, VALUE, Row, number_in, usual_name
+from sonde.curves.names import is_evaluation
+from sonde.curves.points import KEY_COLUMNS, VALUE_COLUMNS, Row, number_in, usual_name
 
 _DELIMITERS: Final = (",", "\t", ";", "|")
 _RUN_COLUMNS: Final = frozenset({"run", "run_id", "run_name", "experiment", "run id", "run name"})
+_CONTEXT_COLUMNS: Final = frozenset({"metric.context", "context", "subset", "split"})
+"""What says whether a value is of training or of an evaluation, as in Aim's exports."""
 _OF_WANDB: Final = re.compile(r"(?P<run>.+) - (?P<metric>[^-].*?)(?P<bound>__MIN|__MAX)?")
 _COMMA: Final = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
 _UNIT: Final = re.compile(r"(?<=[\d.])(?:\s+[^\W\d]\S{0,11}|\s*%)\s*$")
@@ -119,7 +122,8 @@ def _with_header(
     header: Sequence[str], lines: Iterator[list[str]], name: str
 ) -> dict[str, list[Row]]:
     run_at = _place(header, _RUN_COLUMNS)
-    value_at = _place(header, frozenset({VALUE}))
+    value_at = _place(header, frozenset(VALUE_COLUMNS))
+    context_at = _place(header, _CONTEXT_COLUMNS)
     key_at = _place(header, frozenset(KEY_COLUMNS))
     tables: dict[str, list[Row]] = {}
     for cells in lines:
@@ -132,7 +136,9 @@ def _with_header(
         value = numbers.pop(value_at, None) if value_at is not None else None
         row = {header[at]: number for at, number in numbers.items()}
         if value is not None:
-            row[usual_name(_cell(cells, key_at)) or name] = value
+            is_of_evaluation = is_evaluation(_cell(cells, context_at))
+            title = usual_name(_cell(cells, key_at)) or name
+            row[f"val {title}" if is_of_evaluation else title] = value
         tables.setdefault(_cell(cells, run_at), []).append(row)
     return tables
 

@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+from sonde.curves.names import is_evaluation
 from sonde.curves.points import Row
 
 ANY_TEXT: Final = "a text log"
 _MAX_LINE: Final = 4000
-_THOUSANDS: Final = r"\d{1,3}(?:,\d{3})+(?!\d|[,.]\d)"
+_BATCH: Final = "batch"
+"""What the number of a progress bar is called."""
+_THOUSANDS: Final = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![,.]?\d)"
 _NUMBER: Final = (
     rf"{_THOUSANDS}|[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)(?![a-z])"
 )
@@ -29,7 +32,7 @@ of a progress bar is no step.
 _WORD: Final = r"[A-Za-z_][\w./-]*"
 _PAIR: Final = re.compile(
     rf"(?<![\w.])(?P<name>{_WORD}(?:[ ]{_WORD}){{0,3}})(?:[ ]?\([^()]*\))?['\"]?"
-    rf"(?:\s*[:=]|\s+is)\s*['\"]?(?:tensor\()?(?:\[\s*(?:[a-z]+:)?)?\s*(?P<value>{_NUMBER}){_END}",
+    rf"(?:\s*[:=]|\s+is)\s*['\"]?(?:(?:tensor|np\.float\d+)\()?(?:\[\s*(?:[a-z]+:)?)?\s*(?P<value>{_NUMBER}){_END}",
     re.IGNORECASE,
 )
 """`name: 1.5`, `name = 1.5`, `name is 1.5`, `'name': '1.5'`, `name (ms): 1.5`; not `12:30:59`."""
@@ -43,10 +46,21 @@ _BARE: Final = re.compile(
 )
 """`loss 3.2`, `iteration     100/ 5000`: without a sign in between, only known words are names."""
 _OF_EPOCH: Final = re.compile(
-    r"(?:epoch|train)\s*:?\s*\[?\s*(?P<epoch>\d+)\s*\]?[^\[\n]{0,12}\[\s*(?P<batch>\d+)\s*/\s*\d+",
+    r"(?:epoch|train)(?:\(train\))?\s*:?\s*\[?\s*(?P<epoch>\d+)"
+    r"(?:\s*\]?[^\[\n]{0,12}\[\s*|\s\s+)(?P<batch>\d+)\s*/\s*\d+",
     re.IGNORECASE,
 )
-"""`Train Epoch: 1 [640/60000 (1%)]`, `Epoch [1][50/1000]`, `Train: 0 [  50/1251 (  4%)]`."""
+"""`Train Epoch: 1 [640/60000 (1%)]`, `Epoch [1][50/1000]`, `Train: 0 [  50/1251 (  4%)]`,
+`Epoch(train)  [1][ 50/1000]`, `epoch 001  50 / 1000`.
+"""
+_IN_BRACKETS: Final = re.compile(r"(?:^|\]\s)\[(?P<step>\d+)\](?=\s)")
+"""`[216]  train-logloss:0.3` of XGBoost, `logging_writer.py:48] [2170] loss=0.3` of T5X."""
+_CELLS: Final = re.compile(rf"^\|\s*(?P<name>{_WORD})\s*\|\s*(?P<value>{_NUMBER})\s*\|\s*$")
+"""`|    loss    | 3.2 |`: Stable-Baselines3 prints a table at every step."""
+_KIND_AFTER_STEP: Final = re.compile(
+    rf"^\s*(?P<step>\d+) (?P<kind>train|val) (?P<value>{_NUMBER})$"
+)
+"""`217 train 3.2`: the log of build-nanogpt."""
 _BAR: Final = re.compile(r"(?:(?<![\w/.])(?=\d+/\d+\s*\[)|^\s*(?=\d+/\d+\b))(?P<step>\d+)/")
 """A progress bar, `500/5000 [01:02<10:00`, or a line that begins with `500/5000`."""
 _OF_EVALUATION: Final = re.compile(
@@ -57,7 +71,8 @@ _OTHER_LOSSES: Final = frozenset({"xent", "cost"})
 _PLAIN_LOSSES: Final = frozenset({"loss", "avg loss", "average loss", "mean loss", "avg_loss"})
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x08")
 _LIKELY: Final = re.compile(
-    r"loss|nll|xent|cost |trl:|step|iter|update|epoch|batch|\d/\s*\d", re.IGNORECASE
+    r"loss|nll|xent|cost |trl:|step|iter|update|epoch|batch|\d/\s*\d|^\s*\d+ (?:train|val) ",
+    re.IGNORECASE,
 )
 _LOSS_WORDS: Final = frozenset(
     ("train", "training", "val", "valid", "validation", "eval", "test", "lm", "mtp", "aux", "total")
@@ -114,17 +129,55 @@ def rows_of_text(lines: Iterable[str]) -> Iterator[Row]:
     line without a step goes on with what the line before was about: training or an evaluation.
     """
     place: Row = {}
+    trained: Row = {}  # the step of the last training loss; an evaluation has bars of its own
     is_evaluating = False
+    bars = _BarsOfLosses()
     for line in lines:
         if len(line) > _MAX_LINE or not _LIKELY.search(line):
             continue
         text = _ANSI.sub("", line)
         row = numbers_in_line(text)
+        yield from bars.completed(row)
         place = _place_after(place, row)
-        if _has_loss(row):
-            has_step = bool(_STEP_WORDS.intersection(row))
-            is_evaluating = _is_of_evaluation(text) or (is_evaluating and not has_step)
-            yield {**place, **(_of_evaluation(row) if is_evaluating else row)}
+        if not _has_loss(row):
+            continue
+        has_step = bool(_STEP_WORDS.intersection(row))
+        if not has_step and _is_all_of_evaluations(row):
+            yield {**trained, **row}
+            continue
+        is_evaluating = _is_of_evaluation(text) or (is_evaluating and not has_step)
+        found = {**place, **(_of_evaluation(row) if is_evaluating else row)}
+        trained = trained if is_evaluating else place
+        if has_step or not bars.stand_below(place):
+            yield found
+        else:
+            bars.waiting = found
+    yield from bars.completed({})
+
+
+class _BarsOfLosses:
+    """Progress bars that say which step a loss belongs to. A Trainer prints a loss and draws the
+    bar anew: where no bar but an empty one stands above the first loss, every loss belongs to the
+    bar below it.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: Row | None = None
+        """A loss whose bar has not come yet."""
+        self._are_below: bool | None = None
+
+    def stand_below(self, place: Row) -> bool:
+        """Return whether the bar of a loss comes after it, given the place above the loss."""
+        if self._are_below is None:
+            self._are_below = not any(place.get(name) for name in _STEP_WORDS)
+        return self._are_below
+
+    def completed(self, row: Row) -> Iterator[Row]:
+        """Yield the loss that waits for its bar, now that the next line is known."""
+        if self.waiting is not None:
+            is_bar = row.keys() == {_BATCH}
+            yield {**self.waiting, **(row if is_bar else {})}
+            self.waiting = None
 
 
 def _place_after(place: Row, row: Row) -> Row:
@@ -139,23 +192,36 @@ def _place_after(place: Row, row: Row) -> Row:
 
 
 def _has_loss(row: Row) -> bool:
-    return any("loss" in name or "nll" in name or name in _OTHER_LOSSES for name in row)
+    return any(map(_is_a_loss, row))
+
+
+def _is_a_loss(name: str) -> bool:
+    return "loss" in name or "nll" in name or name in _OTHER_LOSSES
+
+
+def _is_all_of_evaluations(row: Row) -> bool:
+    """Return whether every loss of a row names its evaluation: `eval_loss`. The line below it is
+    about training again.
+    """
+    return all(map(is_evaluation, filter(_is_a_loss, row)))
 
 
 def numbers_in_line(text: str) -> Row:
     """Return the numbers of a printed line, by name. The first counts if a name occurs twice."""
+    of_kind = _KIND_AFTER_STEP.match(text)
+    if of_kind:
+        return {"step": float(of_kind["step"]), f"{of_kind['kind']} loss": float(of_kind["value"])}
     row: Row = {}
     named = set[int]()  # where the numbers stand that have a name
-    for pattern in (_PAIR, _BARE):
+    for pattern in (_CELLS, _PAIR, _BARE):
         for match in pattern.finditer(text):
             name = _known_words(match["name"])
             if match.start("value") in named:
                 continue
             if name:
                 named.add(match.start("value"))
-            has_thousands = "," in match["value"]
-            if has_thousands and name not in _STEP_WORDS:
-                continue  # elsewhere a comma may stand for a decimal point
+            if not _is_plain_number(match["value"], name):
+                continue
             value = float(match["value"].replace(",", ""))
             if name and (value.is_integer() or name not in _STEP_WORDS):
                 row.setdefault(name, value)
@@ -163,12 +229,19 @@ def numbers_in_line(text: str) -> Row:
     if of_epoch:
         row.setdefault("epoch", float(of_epoch["epoch"]))
     if not _STEP_WORDS.intersection(row):
-        bar = _BAR.search(text)
+        bar = _BAR.search(text) or _IN_BRACKETS.search(text)
         if of_epoch:
-            row["batch"] = float(of_epoch["batch"])
+            row[_BATCH] = float(of_epoch["batch"])
         elif bar:
-            row["batch"] = float(bar["step"])
+            row[_BATCH] = float(bar["step"])
     return row
+
+
+def _is_plain_number(written: str, name: str) -> bool:
+    """Return whether a comma in a number separates thousands: in a step, or where a decimal point
+    follows. In `1,234` of another number, it may be the decimal point.
+    """
+    return "," not in written or "." in written or name in _STEP_WORDS
 
 
 def _of_evaluation(row: Row) -> Row:

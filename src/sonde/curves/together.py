@@ -18,7 +18,7 @@ import numpy as np
 
 from sonde.curves.clues import Guess
 from sonde.curves.judgement import LOSS_KINDS, Finding
-from sonde.curves.loss_curve import LossCurve
+from sonde.curves.loss_curves import LossCurve
 from sonde.records.columns import Floats, Integers
 from sonde.report.wording import number
 from sonde.spikes.detectors import LARGEST

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sonde.curves.curve_events import find_curve_events
-from sonde.curves.loss_curve import loss_curve
+from sonde.curves.loss_curves import loss_curve
 from sonde.curves.names import is_loss
 from sonde.curves.own_runs import IMPORTED
 from sonde.curves.points import Point, Source

@@ -203,7 +203,15 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
     return _verdict(left == right, f"{left!r} and {right!r}"[:200], "value")
 
 
+def _with_positive_norm(leaf: Leaf) -> Leaf:
+    """Return statistics whose norm has no sign: msprobe writes a scalar itself as its norm."""
+    norm = leaf.get("Norm")
+    return {**leaf, "Norm": abs(norm)} if _is_number(norm) else leaf
+
+
 def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
+    a = _with_positive_norm(a)
+    b = _with_positive_norm(b)
     # A statistic missing from one side was not computed by the tool that wrote it.
     both = [
         name

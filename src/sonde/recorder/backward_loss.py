@@ -45,6 +45,11 @@ class BackwardLoss:
         self.is_known = False
         self._training.hooks.leave_backward()
 
+    def leave_if(self, is_told: bool) -> None:
+        """Take no loss from backward if the model or the user tells it."""
+        if is_told:
+            self.leave()
+
     def begins(self, micro: MicroBatch, loss: Tensor) -> bool:
         """Note what backward is called on. Returns whether that may be the loss."""
         if micro.seen_losses() and not micro.is_loss_of_backward:

@@ -147,8 +147,7 @@ class Pipeline(Observer):
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
         if self._loss_comes_early is None:  # all ranks must answer alike
             self._loss_comes_early = self._judgement.on_any_rank(bool(losses))
-            if self._loss_comes_early:
-                self._backward.leave()
+            self._backward.leave_if(self._loss_comes_early)
         if not self._loss_comes_early and not self._backward.is_known:
             self._norm = norm  # it is judged with the loss, when that is known
             return
@@ -165,8 +164,7 @@ class Pipeline(Observer):
         if update is None:
             return
         if type(returned) in _NOT_RUN_YET:
-            update.cannot_replay = "its step function runs after it has returned"
-            self.training.is_repeatable = False
+            _give_up_replay(update, self.training)
         if self.intake.watched is not None:
             self.intake.note_draws()
         if self._backward.is_known is not False:
@@ -174,7 +172,6 @@ class Pipeline(Observer):
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             _follow(self._other_optimizer, update, self.training, self.guard)
             self._keeper.begin_again()
-            update.stage = _APPLIED
         has_ended = update.stage is _APPLIED or self._scaler.has_updated
         if last or (last is None and has_ended):
             self._record(returned)
@@ -201,8 +198,7 @@ class Pipeline(Observer):
         if update.stage is _COLLECTING:
             self._norm = None  # it is that of an overflow, which is why the scaler skips
             _note_skip(update, self.training, self.state_watch)
-            if self._scaler.skips_for_ever():
-                self._judgement.report_skips(update, self._scaler.num_skips)
+            self._scaler.note_skip(update, self._judgement.report_skips)
         else:
             self._scaler.num_skips = 0
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
@@ -306,8 +302,6 @@ class Pipeline(Observer):
             if not self.is_inside:
                 self._record(None)
 
-    # Inside the stages.
-
     def _look_at_what_failed(self) -> None:
         """After an exception, see whether the loop has dropped the gradients."""
         self._has_failed = False
@@ -370,6 +364,12 @@ def _note_skip(update: Update, training: Training, state_watch: StateWatch) -> N
     update.skipped = "the optimizer was not called"
 
 
+def _give_up_replay(update: Update, training: Training) -> None:
+    """Note that a step function is a coroutine or a generator, which has not run yet."""
+    update.cannot_replay = "its step function runs after it has returned"
+    training.is_repeatable = False
+
+
 def _tell_failure(run: Run, update: Update, error: BaseException) -> None:
     reason = f"{type(error).__name__}: {error}"[:500]
     run.event("step_failed", step=update.step, reason=reason)
@@ -405,6 +405,7 @@ def _follow(
     """Record another optimizer from now on, because it moves the model."""
     training.optimizer = optimizer
     update.note_rates(optimizer)
+    update.stage = _APPLIED
     guard.tell(
         f"optimizer {id(optimizer)}",
         f"sonde: from step {update.step} on, another optimizer moves the model"

@@ -8,10 +8,13 @@ it works as before.
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
+
+from sonde.recorder.reach import reached
+from sonde.recorder.update import Update
 
 _watches: "weakref.WeakSet[ScalerWatch]" = weakref.WeakSet()
 _wrapped: list[bool] = []
@@ -22,6 +25,17 @@ _MANY_SKIPS: Final = 25
 """So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
 2**16, a scaler is down at 1 after 16.
 """
+
+
+def find_scalers(
+    parts: Iterable[Any], step_function: Callable[..., Any] | None
+) -> list[torch.amp.GradScaler]:
+    """Return the gradient scalers among some parts, and those that a step function uses."""
+    values = [*parts]
+    if step_function is not None:
+        values += reached(step_function)
+    found = {id(part): part for part in values if isinstance(part, torch.amp.GradScaler)}
+    return list(found.values())
 
 
 class ScalerWatch:
@@ -41,10 +55,11 @@ class ScalerWatch:
             _watches.add(self)
             _wrap()
 
-    def skips_for_ever(self) -> bool:
-        """Count an update that was skipped. Returns True once, when too many were in a row."""
+    def note_skip(self, update: Update, tell: Callable[[Update, int], None]) -> None:
+        """Count an update that was skipped; when too many were in a row, `tell` it once."""
         self.num_skips += 1
-        return self.num_skips == _MANY_SKIPS
+        if self.num_skips == _MANY_SKIPS:
+            tell(update, self.num_skips)
 
     def note(self, scaler: torch.amp.GradScaler) -> None:
         """Take notice that a scaler was updated."""

@@ -36,9 +36,10 @@ from sonde.forensics.verdict import Suspect
 from sonde.recorder.batch_tree import named_rows, token_rows
 from sonde.recorder.broken_step import broken_as_it_is, find_broken
 from sonde.recorder.losses import RowLosses, add_up, mean_loss
+from sonde.recorder.row_search import RowSearch, find_row_losses
 from sonde.recorder.row_values import odd_rows
 from sonde.recorder.training import Training
-from sonde.recorder.update import Update
+from sonde.recorder.update import MicroBatch, Update
 from sonde.spikes.detectors import Event
 from sonde.texts.languages import identify
 from sonde.texts.profile import profile_of
@@ -228,7 +229,7 @@ class Scene:
         for micro in update.micro:
             whole = mean_loss(micro.seen_losses())
             assert whole is not None  # the step was run again, so it has a loss
-            search = self._training.losses_of_rows(micro, loss_from, whole)
+            search = _losses_of_rows(self._training, micro, loss_from, whole)
             if search.problem:
                 look.row_losses = []
                 look.row_weights = []
@@ -375,6 +376,25 @@ class Scene:
         except (Exception, SystemExit):  # noqa: BLE001
             # a user's decoder may raise anything: then there is no text
             return ""
+
+
+def _losses_of_rows(
+    training: Training, micro: MicroBatch, loss_from: str, whole: float
+) -> RowSearch:
+    """Run the rows of a micro-batch one by one and return their losses. Use it inside
+    `standing_still`.
+    """
+    if training.step_function is None:
+        return RowSearch(problem="the loop does not hand its step function to the recorder")
+
+    def loss_of(part: Any) -> float | None:
+        return training.run_to_loss(part, micro.last, micro.moment, loss_from)
+
+    num_samples = None if micro.names is None else len(micro.names)
+    try:
+        return find_row_losses(micro.batch, whole, loss_of, training.options.rows, num_samples)
+    except Exception as error:  # noqa: BLE001  a single row may be what a model cannot take
+        return RowSearch(problem=f"a part of the batch cannot be run ({error})"[:200])
 
 
 def _merged(

@@ -34,7 +34,7 @@ from sonde.recorder.moment import Moment, back_at
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.put_back import standing_still
 from sonde.recorder.reach import moves_by_itself, reached
-from sonde.recorder.row_search import RowSearch, find_row_losses
+from sonde.recorder.scaler import find_scalers
 from sonde.recorder.update import Loss, MicroBatch, Update, noted
 from sonde.run import Run
 from sonde.train.determinism import generators
@@ -53,24 +53,24 @@ class UntilLoss(Observer):
         is called on. With `keeps_graph`, it is carried out as a tensor that backward can be called
         on.
         """
-        self._loss_from = loss_from
+        self.loss_from = loss_from
         self._keeps_graph = keeps_graph
 
     def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Carry the loss out of the step function."""
-        if self._loss_from == "told":
+        if self.loss_from == "told":
             raise LossSeen(loss if self._keeps_graph else noted(loss), token_losses)
 
     def forward_ends(self, output: Any) -> None:
         """Carry the loss out of the step function."""
-        if self._loss_from == "returned":
+        if self.loss_from == "returned":
             loss = found_losses.loss_in(output)
             if loss is not None:
                 raise LossSeen(loss if self._keeps_graph else noted(loss))
 
     def backward_begins(self, loss: Tensor) -> None:
         """Carry the loss out of the step function."""
-        if self._loss_from == "backward":
+        if self.loss_from == "backward":
             raise LossSeen(loss if self._keeps_graph else noted(loss))
 
 
@@ -116,7 +116,8 @@ class Training:
         self._waiting: dict[str, Any] = {}
         self._accelerators: list[Any] | None = None
         self._reported_tokens: Tensor | None = None
-        self._scalers: list[torch.amp.GradScaler] | None = None
+        self._scalers: list[torch.amp.GradScaler] = []
+        self._scalers_of: Callable[..., Any] | None = None
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
         """Add another stateful object; if its state was already restored, it is loaded now."""
@@ -208,13 +209,22 @@ class Training:
         self, batch: Any, last: bool | None, moment: Moment, loss_from: str
     ) -> float | None:
         """Run the step function up to its loss and return it; None if it ends without one."""
+        seen = self._until_loss(batch, last, moment, UntilLoss(loss_from))
+        if seen is None:
+            return None
+        self._reported_tokens = seen.token_losses
+        return float(seen.loss)
+
+    def _until_loss(
+        self, batch: Any, last: bool | None, moment: Moment, observer: UntilLoss
+    ) -> LossSeen | None:
         try:
-            with self.hooks.observed_by(UntilLoss(loss_from)), back_at(moment, self.device_type):
+            with self.hooks.observed_by(observer), back_at(moment, self.device_type):
                 self.call(batch, last)
         except LossSeen as seen:
-            self._reported_tokens = seen.token_losses
-            loss = self.loss_of_backward(seen.loss) if loss_from == "backward" else seen.loss
-            return float(loss)
+            if observer.loss_from == "backward":
+                seen.loss = self.loss_of_backward(seen.loss)
+            return seen
         except OptimizerMoves:
             self._give_up_repeating("a step moves an optimizer before its loss is known")
         return None
@@ -232,17 +242,8 @@ class Training:
         """
         if self.step_function is not None:
             observer = UntilLoss(micro.loss_from, keeps_graph=True)
-            try:
-                with self.hooks.observed_by(observer), back_at(micro.moment, self.device_type):
-                    self.call(micro.batch, micro.last)
-            except LossSeen as seen:
-                loss = seen.loss
-                if micro.is_loss_of_backward:
-                    loss = self.loss_of_backward(loss)
-                return loss if isinstance(loss, Tensor) else None
-            except OptimizerMoves:
-                self._give_up_repeating("a step moves an optimizer before its loss is known")
-            return None
+            seen = self._until_loss(micro.batch, micro.last, micro.moment, observer)
+            return seen.loss if seen is not None and isinstance(seen.loss, Tensor) else None
         for forward in micro.forwards:
             with self.hooks.observed_by(NOBODY), back_at(forward.moment, self.device_type):
                 return found_losses.loss_in(self.model(*forward.args, **forward.kwargs))
@@ -252,38 +253,16 @@ class Training:
         """Return the gradient scalers of the training: those that the user named, and those that
         the step function uses.
         """
-        if self._scalers is not None:
-            return self._scalers
-        values = [*self.named.values()]
-        if self.step_function is not None:
-            values += reached(self.step_function)
-        found = {id(part): part for part in values if isinstance(part, torch.amp.GradScaler)}
-        scalers = list(found.values())
-        if self.step_function is not None:
-            self._scalers = scalers
-        return scalers
+        if self._scalers_of is not self.step_function or self.step_function is None:
+            self._scalers_of = self.step_function
+            self._scalers = find_scalers(self.named.values(), self.step_function)
+        return self._scalers
 
     def loss_scale(self) -> float:
         """Return the factor by which a gradient scaler multiplies the loss; 1 without one."""
         for scaler in self.scalers():
             return float(scaler.get_scale())
         return 1.0
-
-    def losses_of_rows(self, micro: MicroBatch, loss_from: str, whole: float) -> RowSearch:
-        """Run the rows of a micro-batch one by one and return their losses. Use it inside
-        `standing_still`.
-        """
-        if self.step_function is None:
-            return RowSearch(problem="the loop does not hand its step function to the recorder")
-
-        def loss_of(part: Any) -> float | None:
-            return self.run_to_loss(part, micro.last, micro.moment, loss_from)
-
-        num_samples = None if micro.names is None else len(micro.names)
-        try:
-            return find_row_losses(micro.batch, whole, loss_of, self.options.rows, num_samples)
-        except Exception as error:  # noqa: BLE001  a single row may be what a model cannot take
-            return RowSearch(problem=f"a part of the batch cannot be run ({error})"[:200])
 
     def rows_again(
         self, forward: Callable[[], object], batch: Any, moment: Moment

@@ -112,6 +112,11 @@ class MicroBatch:
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
+    def note_rows(self, rows: RowMeans | None) -> None:
+        """Note the losses of its rows, if they are known."""
+        if rows is not None:
+            self.rows = rows
+
     def seen_losses(self) -> list[Loss]:
         """Return its losses: those that the user reported, otherwise those that the model
         returned or that backward was called on.

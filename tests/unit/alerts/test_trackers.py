@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.alerts import Alert, tell_trackers
+from sonde.alerts import Alert, Alerts, tell_trackers
 from sonde.curves.event_logs import tensorboard_sources
 
 ALERT = Alert(
@@ -30,6 +30,21 @@ def test_mlflow_gets_a_tag_for_every_event(tmp_path: Path, monkeypatch: pytest.M
         assert tell_trackers(ALERT) == ["mlflow"]
     tags = mlflow.MlflowClient().get_run(run.info.run_id).data.tags
     assert tags["sonde.event.917"] == ALERT.text()
+
+
+@pytest.mark.slow
+def test_mlflow_gets_what_is_sent_from_the_thread_of_alerts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
+    alerts = Alerts(tell_trackers)
+    with mlflow.start_run() as run:
+        assert alerts.send(ALERT)
+        assert alerts.wait(30)
+    assert "sonde.event.917" in mlflow.MlflowClient().get_run(run.info.run_id).data.tags
+    assert "mlflow_run" not in ALERT.document()
 
 
 @pytest.mark.slow

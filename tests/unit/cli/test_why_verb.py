@@ -14,6 +14,7 @@ from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.values import decode
 from sonde.run import Run
 
+PROJECT = Path(__file__).parents[3]
 STEPS = range(1, 401)
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "why.md"
 
@@ -248,3 +249,35 @@ def test_a_log_of_losses_that_are_no_numbers_is_told(
     text = told(capsys, tmp_path / "log")
     assert "None of its 59 losses is a number." in text
     assert "step 1  not finite" in text
+
+
+def test_the_largest_numbers_there_are_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{step},{'1e308' if step % 2 else '-1e308'}\n" for step in range(1, 400)]
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(rows))
+    assert sonde(["why", str(tmp_path / "log.csv")]) == 0
+    assert "1e+308" in capsys.readouterr().out
+
+
+def test_every_cause_of_a_guess_is_told_to_agents_and_on_the_page_of_the_format() -> None:
+    sources = (PROJECT / "src" / "sonde" / "curves").glob("*.py")
+    causes = set(re.findall(r'cause ?= ?"(\w+)"', "".join(path.read_text() for path in sources)))
+    assert {"quiet", "none", "batch"} <= causes
+    for page in ("src/sonde/SKILL.md", "docs/formats/why.md"):
+        text = (PROJECT / page).read_text()
+        assert [cause for cause in causes if f"`{cause}`" not in text] == []
+
+
+def test_a_part_of_a_loss_with_an_event_of_its_own_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = falling()
+    cls = falling({217: 9.25}, seed=2)
+    rows = [f"{step},{box(step)},{cls(step)},{box(step)}\n" for step in STEPS]
+    path = tmp_path / "results.csv"
+    path.write_text("epoch,train/box_loss,train/cls_loss,val/box_loss\n" + "".join(rows))
+    text = told(capsys, path)
+    assert "Look at train.cls_loss too: it has an event of its own at step 217." in text
+    assert f"sonde why {path} --metric train.cls_loss" in text
+    assert sonde(["why", str(path), "--metric", "train.cls_loss", "--check"]) == 1

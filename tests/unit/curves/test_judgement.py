@@ -7,7 +7,7 @@ import pytest
 from logs_of_others import falling
 
 from sonde.curves.judgement import Finding, judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.points import Point
 
 Values = Callable[[int], Mapping[str, float]]
@@ -210,3 +210,30 @@ def test_evaluations_that_part_from_the_training_are_a_fact_and_no_alarm() -> No
     finding = only(judge(curve_of(values, range(1, 1001))))
     assert (finding.kind, finding.first_step) == ("parting", 1000)
     assert not finding.is_alarm
+
+
+def test_a_loss_that_jumped_and_stays_up_is_told_once() -> None:
+    loss = falling()
+    steps = range(1, 1201)
+    curve = curve_of(lambda step: {"loss": loss(step) + (4.0 if step >= 600 else 0.0)}, steps)
+    assert only(judge(curve)).kind == "jump"
+
+
+def test_a_loss_that_climbs_is_not_also_called_without_progress() -> None:
+    loss = falling()
+    steps = range(1, 1201)
+    curve = curve_of(lambda step: {"loss": loss(step) * 1.004 ** max(step - 600, 0)}, steps)
+    assert only(judge(curve)).kind == "divergence"
+
+
+def test_a_loss_that_collapsed_to_zero_is_told_once() -> None:
+    loss = falling()
+    steps = range(1, 1201)
+    curve = curve_of(lambda step: {"loss": loss(step) if step < 600 else 0.0}, steps)
+    assert only(judge(curve)).kind == "loss_collapse"
+
+
+def test_a_spike_soon_after_a_steep_start_is_found() -> None:
+    loss = falling({54: 4.9}, scale=25.0)
+    curve = curve_of(lambda step: {"loss": loss(step)}, range(1, 102))
+    assert only(judge(curve)).first_step == 54

@@ -2,18 +2,25 @@
 that were written, and a planted spike is found.
 """
 
+import bz2
+import contextlib
 import gzip
 import json
+import lzma
 import random
+import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from further_logs_of_others import FIRST, FORMATS
 from logs_of_others import LINES, falling, json_line, log_of, nanogpt_line, tcap_line, trainer_state
 
 from sonde.curves.account import read_accounts
 from sonde.curves.curve_events import find_curve_events
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.judgement import judge
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.recognise import find_sources
 from sonde.errors import SondeError
 
@@ -89,6 +96,36 @@ def test_an_odd_log_gives_the_step_of_its_spike(what: str, tmp_path: Path) -> No
     assert event_steps(curve) == [thousand + 217]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_log_of_another_program_gives_the_step_of_its_spike(name: str, tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    above = f"{FIRST[name]}\n" if name in FIRST else ""
+    (tmp_path / "log").write_text(above + log_of(FORMATS[name], loss, STEPS))
+    (source,) = find_sources(tmp_path / "log")
+    curve = loss_curve(source.points)
+    assert curve is not None
+    assert curve.steps.tolist() == list(STEPS)
+    assert [finding.first_step for finding in judge(curve)] == [217]
+
+
+def test_micro_batches_of_a_step_are_one_point(tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    lines = [f"iter {n} | step {n // 4}: loss train (curr): {loss(n):.3f}\n" for n in range(1, 401)]
+    (tmp_path / "log").write_text("".join(lines))
+    assert event_steps(only_curve(tmp_path / "log")) == [54]
+
+
+def test_an_epoch_that_falls_is_a_restart_where_no_step_is_printed(tmp_path: Path) -> None:
+    loss = falling()
+    steps = [*range(1, 301), *range(201, 401)]
+    lines = [f"{{'loss': {loss(step):.4f}, 'epoch': {step / 100:.2f}}}\n" for step in steps]
+    (tmp_path / "log").write_text("".join(lines))
+    curve = only_curve(tmp_path / "log")
+    assert curve.steps.tolist() == list(range(1, 401))
+    (found,) = judge(curve)
+    assert (found.kind, found.first_step, found.last_step) == ("restart", 201, 300)
+
+
 def test_text_in_16_bits_is_read_without_a_mark_and_with_the_line_ends_of_windows(
     tmp_path: Path,
 ) -> None:
@@ -140,6 +177,48 @@ def test_a_compressed_log_with_its_end_missing_is_read_as_far_as_it_goes(tmp_pat
     (source,) = find_sources(tmp_path / "log")
     assert 50 < len(list(source.points)) < 299
     assert source.damage == ["its compressed end is missing, or too long to be read"]
+
+
+def test_a_damaged_compression_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    text = log_of(nanogpt_line, falling({217: 9.25}, scale=1e9), range(1, 20_001))
+    content = gzip.compress(text.encode())
+    half = len(content) // 2
+    (tmp_path / "log.gz").write_bytes(content[:half] + b"\xff" * 64 + content[half + 64 :])
+    (source,) = find_sources(tmp_path / "log.gz")
+    curve = loss_curve(source.points)
+    assert curve is not None
+    assert 217 in event_steps(curve)
+    assert "its compression is damaged" in source.damage[0]
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_other_compressions_are_opened(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    text = log_of(nanogpt_line, falling({217: 9.25}), STEPS)
+    (tmp_path / "log").write_bytes(compress(text.encode()))
+    assert event_steps(only_curve(tmp_path / "log")) == [217]
+
+
+def test_a_file_that_is_all_damage_says_so(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(b"\x1f\x8b" + b"\xff" * 500)
+    with pytest.raises(SondeError) as caught:
+        read_accounts([tmp_path / "log.gz"])
+    assert "its compression is damaged" in str(caught.value.cause)
+
+
+def test_zeros_that_a_crash_left_in_a_log_are_passed_over(tmp_path: Path) -> None:
+    text = log_of(nanogpt_line, falling({217: 9.25}), STEPS).encode()
+    (tmp_path / "log").write_bytes(text[:5000] + bytes(4096) + text[5000:])
+    assert event_steps(only_curve(tmp_path / "log")) == [217]
+
+
+def test_a_state_whose_end_is_missing_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = trainer_state(falling({217: 9.25}), STEPS)
+    (tmp_path / "trainer_state.json").write_text(whole[: len(whole) * 9 // 10])
+    (source,) = find_sources(tmp_path / "trainer_state.json")
+    curve = loss_curve(source.points)
+    assert curve is not None
+    assert event_steps(curve) == [217]
+    assert source.damage == ["its end is missing"]
 
 
 def test_files_of_tensorboard_and_wandb_are_known_by_their_first_bytes(tmp_path: Path) -> None:
@@ -224,6 +303,45 @@ def test_a_metric_of_mlflow_is_time_value_and_step(tmp_path: Path) -> None:
     path.write_text("1700000000000 3.5 1\n1700000001000 3.25 2\n")
     curve = only_curve(path)
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1, 2], [3.5, 3.25])
+
+
+def mlflow_database(path: Path, values: dict[str, list[tuple[int, float, bool]]]) -> None:
+    """A database with MLflow's tables; every run has a loss."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE runs (run_uuid TEXT, name TEXT, start_time BIGINT)")
+        database.execute(
+            "CREATE TABLE metrics (key TEXT, value FLOAT, timestamp BIGINT, run_uuid TEXT,"
+            " step BIGINT, is_nan BOOLEAN)"
+        )
+        for number, (name, rows) in enumerate(values.items()):
+            database.execute("INSERT INTO runs VALUES (?, ?, ?)", (f"id{number}", name, number))
+            for step, value, is_nan in rows:
+                row = ("train_loss", value, 1_700_000_000_000 + step, f"id{number}", step, is_nan)
+                database.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+
+
+def test_the_runs_of_an_mlflow_database_have_their_names_and_events(tmp_path: Path) -> None:
+    loss = falling({217: 9.25})
+    spiked = [(step, loss(step), False) for step in STEPS]
+    broken = [(step, 0.0 if step == 300 else falling()(step), step == 300) for step in STEPS]
+    endless = [(step, sys.float_info.max if step == 5 else 3.0, False) for step in STEPS]
+    mlflow_database(tmp_path / "db", {"first": spiked, "second": broken, "third": endless})
+    sources = find_sources(tmp_path / "db")
+    assert [source.name for source in sources] == ["first", "second", "third"]
+    curves = [loss_curve(source.points) for source in sources]
+    first = [judge(curve)[0] for curve in curves if curve is not None]
+    found = [(finding.kind, finding.first_step) for finding in first]
+    assert found == [("spike", 217), ("nonfinite", 300), ("nonfinite", 5)]
+
+
+def test_a_database_of_something_else_is_told(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("CREATE TABLE x (y TEXT)")
+        database.commit()
+    with pytest.raises(SondeError) as caught:
+        read_accounts([tmp_path / "db"])
+    assert "no database of MLflow" in str(caught.value.cause)
 
 
 def test_columns_of_numbers_may_have_the_step_in_either_place(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 import random
 
 from sonde.curves.judgement import judge
-from sonde.curves.loss_curve import LossCurve, loss_curve
+from sonde.curves.loss_curves import LossCurve, loss_curve
 from sonde.curves.points import Point
 from sonde.curves.together import correlation, find_recurring, groups_of, is_copy
 

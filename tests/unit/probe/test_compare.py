@@ -120,6 +120,14 @@ def test_null_against_null_is_not_compared_and_never_the_same(tmp_path: Path) ->
     assert compare_two(tmp_path, tensor(), empty).verdict == NOT_COMPARED
 
 
+def test_a_scalar_that_msprobe_wrote_as_its_own_norm_is_no_difference(tmp_path: Path) -> None:
+    value = {"Max": -2.0, "Min": -2.0, "Mean": -2.0, "shape": []}
+    theirs = document(tmp_path / "a", {"x.0.debug": tensor(**value, Norm=-2.0)})
+    ours = document(tmp_path / "b", {"x.0.debug": tensor(**value, Norm=2.0)})
+    (row,) = compare_dumps(theirs, ours, EXACT)
+    assert row.verdict == SAME
+
+
 def test_frameworks_compare_by_the_kind_of_dtype(tmp_path: Path) -> None:
     theirs = tensor(type="mindspore.Tensor", dtype="Float32")
     assert compare_two(tmp_path, tensor(), theirs, framework="mindspore").verdict == SAME
