@@ -46,6 +46,12 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "plateau": frozenset({"no_progress", "same_loss", "stuck"}),
     "rate_zero": frozenset({"no_rate", "learning_rate"}),
     "repeated_batch": frozenset({"same_batch", "repeated_rows", "rows_again"}),
+    # Answers of the second set that had no name when it was written: each stands for itself.
+    "bad_init": frozenset({"bad_init"}),
+    "broadcast": frozenset({"broadcast"}),
+    "initial_loss": frozenset({"initial_loss"}),
+    "same_order": frozenset({"same_order"}),
+    "targets_changed": frozenset({"targets_changed"}),
 }
 
 NOTHING: Final = frozenset({"nothing_wrong"})
