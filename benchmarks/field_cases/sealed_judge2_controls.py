@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from benchmarks.field_cases.declaration import Job, control
+from benchmarks.field_cases.hosts import lightning, lightning_module, loader
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.second_data import (
     PADDING,
@@ -33,7 +34,7 @@ def three_pictures_in_the_last_batch(job: Job) -> None:
     pictures, labels = stripes(699, noise=1.2)
     model = StripeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    loader = DataLoader(
+    batches = DataLoader(
         TensorDataset(pictures, labels),
         24,
         shuffle=True,
@@ -42,7 +43,7 @@ def three_pictures_in_the_last_batch(job: Job) -> None:
 
     def epochs() -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(8):
-            yield from loader
+            yield from batches
 
     over(
         job,
@@ -158,29 +159,20 @@ def vocabulary_of_thousands(job: Job) -> None:
     over(job, model, optimizer, batches, loss_of, clip=1.0)
 
 
-def pictures_are_blended(job: Job) -> None:
+def lightning_pictures_are_blended(job: Job) -> None:
     """Mixup: pictures and labels are blended two by two, so that no loss goes to zero."""
     begin(177)
     pictures, labels = stripes(noise=0.8)
     known = F.one_hot(labels, 5).float()
-    model = StripeNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for step in range(260):
-            chosen = epoch_order(len(labels), step, 32)
-            share = torch.rand(1, generator=torch.Generator().manual_seed(step))
-            other = chosen.flip(0)
-            shown = share * pictures[chosen] + (1 - share) * pictures[other]
-            yield shown, share * known[chosen] + (1 - share) * known[other]
+    def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        shown, kinds = batch
+        share = torch.rand(1)
+        blended = share * shown + (1 - share) * shown.flip(0)
+        return F.cross_entropy(model(blended), share * kinds + (1 - share) * kinds.flip(0))
 
-    over(
-        job,
-        model,
-        optimizer,
-        batches(),
-        lambda batch: F.cross_entropy(model(batch[0]), batch[1]),
-    )
+    module = lightning_module(StripeNet(), loss_of, lr=2e-3)
+    lightning(job, steps=260).fit(module, loader(TensorDataset(pictures, known), 32))
 
 
 def second_task_is_phased_in(job: Job) -> None:
@@ -262,7 +254,7 @@ CASES = (
     control(trained_before_on_the_same_text),
     control(divergence_is_phased_in),
     control(vocabulary_of_thousands),
-    control(pictures_are_blended),
+    control(lightning_pictures_are_blended, host="lightning"),
     control(second_task_is_phased_in),
     control(rows_of_very_unlike_length),
     control(rare_and_heavy),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from benchmarks.field_cases.declaration import Job, failure
+from benchmarks.field_cases.hosts import lightning, lightning_module, loader
 from benchmarks.field_cases.script import main
 from benchmarks.field_cases.second_data import (
     NUM_WORDS,
@@ -25,7 +26,7 @@ from benchmarks.field_cases.second_data import (
     window,
     word_rows,
 )
-from benchmarks.field_cases.second_loops import Session, begin, nano, over, say, watched
+from benchmarks.field_cases.second_loops import Session, begin, nano, over, say
 from benchmarks.field_cases.second_models import NanoLM, StripeNet, TwoTowers, WordLSTM
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
@@ -154,25 +155,24 @@ def pictures_no_longer_scaled(job: Job) -> None:
     over(job, model, optimizer, batches(), loss_of)
 
 
-def sensor_that_failed(job: Job) -> None:
+def lightning_sensor_that_failed(job: Job) -> None:
     """One series of a batch has no numbers where its sensor was off (lerobot#4178)."""
     begin(157)
     series = waves(1600)
     model = nn.Sequential(nn.Linear(20, 48), nn.Tanh(), nn.Linear(48, 4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
     def spoil(batch: Tensor) -> Tensor:
         batch[11, 4:7] = float("nan")
         return batch
 
     draw = spoiled_at(150, lambda step: series[epoch_order(1600, step, 24)], spoil)
-    watched(
-        job,
-        model,
-        optimizer,
-        (draw(step) for step in range(190)),
-        lambda batch: F.mse_loss(model(batch[:, :20]), batch[:, 20:]),
-    )
+    batches = [draw(step) for step in range(190)]
+
+    def loss_of(network: nn.Module, batch: Tensor) -> Tensor:
+        return F.mse_loss(network(batch[:, :20]), batch[:, 20:])
+
+    module = lightning_module(model, loss_of, lr=2e-3)
+    lightning(job, steps=190).fit(module, loader(batches, None, shuffle=False))
 
 
 def captions_of_other_pictures(job: Job) -> None:
@@ -286,7 +286,7 @@ CASES = (
         "odd_row bad_input inputs_changed",
         onset=210,
     ),
-    failure(sensor_that_failed, "rows", "bad_input odd_row", onset=150),
+    failure(lightning_sensor_that_failed, "rows", "bad_input odd_row", host="lightning", onset=150),
     failure(captions_of_other_pictures, "rows", "odd_row mismatched_pair", onset=170),
     failure(
         evaluation_mode_then_bright_pictures,
