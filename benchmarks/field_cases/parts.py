@@ -9,9 +9,13 @@ HASHES: Final = FOLDER / "HASHES.txt"
 RECORD: Final = FOLDER / "SEALED.md"
 
 TUNE: Final = "tune"
-SEALED: Final = ("judge", "resume_and_numbers", "check")
+FIRST: Final = ("judge", "resume_and_numbers", "check")
+SECOND: Final = ("judge2", "resume_and_numbers2", "check2")
+SEALED: Final = (*FIRST, *SECOND)
 BUILDERS: Final = ("declaration.py", "hosts.py", "loops.py", "models.py", "script.py", "texts.py")
 """What the cases are built of: sealed with them, since they would be others without it."""
+SECOND_BUILDERS: Final = ("second_data.py", "second_loops.py", "second_models.py")
+"""What the second set is built of besides."""
 
 
 def files_of(part: str) -> list[Path]:
@@ -23,7 +27,8 @@ def files_of(part: str) -> list[Path]:
 def seal_of(part: str) -> str:
     """Return the SHA-256 of a part's files and of what they are built of."""
     digest = hashlib.sha256()
-    for path in [*files_of(part), *(FOLDER / name for name in BUILDERS)]:
+    builders = (*BUILDERS, *SECOND_BUILDERS) if part in SECOND else BUILDERS
+    for path in [*files_of(part), *(FOLDER / name for name in builders)]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -39,9 +44,13 @@ def read_seals() -> dict[str, str]:
 
 
 def write_seals() -> None:
-    """Seal the parts as they are."""
-    lines = [f"{seal_of(part)}  {part}\n" for part in SEALED]
-    HASHES.write_text("".join(lines))
+    """Seal the parts as they are; a part that was run keeps the seal that it was run with."""
+    record = RECORD.read_text()
+    seals = read_seals()
+    for part in SEALED:
+        if not times_begun(record, part):
+            seals[part] = seal_of(part)
+    HASHES.write_text("".join(f"{seals[part]}  {part}\n" for part in SEALED))
 
 
 def times_begun(record: str, part: str) -> int:

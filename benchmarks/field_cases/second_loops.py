@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from benchmarks.field_cases.declaration import Job
+from benchmarks.field_cases.loops import declare
 from torch import Tensor, nn
 
 import sonde
@@ -177,7 +178,7 @@ class Session:
             recorder.num_updates = start
             position = start + self.moved
             if expect:
-                recorder.expect(expect)
+                declare(recorder, expect)
         train_step = self._step(recorder)
         end = self.killed if job.part == 1 else self.last
         for number in range(start + 1, end + 1):

@@ -218,7 +218,7 @@ def one_notice_in_many_rows(job: Job) -> None:
 
 # ---------------------------------------------------------------- rows without text
 def sound_that_was_not_scaled(job: Job) -> None:
-    """One sound of a batch keeps the integers of its file, up to 32,767 (icefall#1676)."""
+    """One sound of a batch keeps the integers of its file, up to 32,767 (DEVIANT#2)."""
     begin(16)
     series = waves(1600)
     model = nn.GRU(1, 32, batch_first=True)

@@ -1,5 +1,6 @@
 """The field stick is as it was sealed, and has what it promises."""
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -7,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from benchmarks.field import Planned, cases_of
-from benchmarks.field_cases.parts import SEALED, TUNE, read_seals, seal_of, times_begun
+from benchmarks.field_cases import parts
+from benchmarks.field_cases.parts import (
+    FIRST,
+    RECORD,
+    SEALED,
+    TUNE,
+    files_of,
+    read_seals,
+    seal_of,
+    times_begun,
+    write_seals,
+)
 
 PROJECT = Path(__file__).resolve().parents[3]
 PARTS = (TUNE, *SEALED)
@@ -29,6 +41,45 @@ def test_a_sealed_part_that_was_begun_is_on_record() -> None:
     record = "| 2026-11-18 | judge | begun | e653 |\n| 2026-11-18 | judge | 15 failures | e653 |\n"
     assert times_begun(record, "judge") == 1
     assert times_begun(record, "check") == 0
+
+
+def test_a_part_that_was_run_keeps_its_seal_and_the_others_are_sealed_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = tmp_path / "HASHES.txt"
+    hashes.write_text("".join(f"0123  {part}\n" for part in SEALED))
+    record = tmp_path / "SEALED.md"
+    record.write_text("| 2026-11-18 | judge | begun | 0123 |\n")
+    monkeypatch.setattr(parts, "HASHES", hashes)
+    monkeypatch.setattr(parts, "RECORD", record)
+    write_seals()
+    seals = read_seals()
+    assert seals["judge"] == "0123"
+    assert seals["judge2"] == seal_of("judge2")
+    assert list(seals) == list(SEALED)
+
+
+def test_the_seals_of_the_second_set_cover_what_it_is_built_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in parts.FOLDER.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    before = {part: seal_of(part) for part in SEALED}
+    with (tmp_path / "second_models.py").open("a") as file:
+        file.write("# changed\n")
+    monkeypatch.setattr(parts, "FOLDER", tmp_path)
+    changed = [part for part in SEALED if seal_of(part) != before[part]]
+    assert changed == list(parts.SECOND)
+
+
+def test_a_part_of_the_second_set_has_none_of_the_first_sets_files() -> None:
+    files = Counter(path for part in SEALED for path in files_of(part))
+    assert max(files.values()) == 1
+
+
+def test_the_first_set_is_spent() -> None:
+    record = RECORD.read_text()
+    assert all(times_begun(record, part) for part in FIRST)
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
