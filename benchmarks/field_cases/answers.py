@@ -48,10 +48,17 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "plateau": frozenset({"no_progress", "same_loss", "stuck"}),
     "rate_zero": frozenset({"no_rate", "learning_rate"}),
     "repeated_batch": frozenset({"same_batch", "repeated_rows", "rows_again"}),
-    # Answers of the second set that had no name when it was written: each stands for itself.
-    "broadcast": frozenset({"broadcast"}),
+    # Answers of the second set, mapped before its sealed parts were run.
+    "data_changed": frozenset({"changed_data", "odd_values"}),
+    "inputs_changed": frozenset({"changed_data", "odd_values"}),
+    "tokenizer_changed": frozenset({"changed_tokenizer"}),
+    "reversed_text": frozenset({"garbled_text", "foreign_language"}),
+    "underflow": frozenset({"precision"}),
+    "clipped_each_micro_batch": frozenset({"accumulation"}),
+    # These had no name when they were written: each stands for itself.
+    "broadcast": frozenset({"loss_inputs"}),
     "same_order": frozenset({"same_order"}),
-    "targets_changed": frozenset({"targets_changed"}),
+    "targets_changed": frozenset({"odd_values"}),
 }
 
 NOTHING: Final = frozenset({"nothing_wrong"})
