@@ -72,6 +72,8 @@ def case(step: int, steps: Mapping[int, StepRecord], **values: Any) -> Any:
         "record": steps.get(step),
         "losses": losses,
         "is_loss_unusual": False,
+        "is_calm": False,
+        "run": Path("no-such-run"),
     }
     return SimpleNamespace(**{**own, **values})
 
@@ -90,6 +92,7 @@ def evidence(**values: Any) -> Evidence:
         "describe_rate": lambda: "the learning rate is as it is",
         "made": SimpleNamespace(differs=False, first_different=None),
         "tensors": [],
+        "lab": SimpleNamespace(from_step=0),
         "diverged_at": None,
         "normal_before": lambda _: 3.0,
         "token_entropy": math.nan,
@@ -108,7 +111,12 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
         for number in range(1, 101)
     }
     replay = SimpleNamespace(optimizer=SimpleNamespace(), first_step=1)
-    lab = SimpleNamespace(replay_with=lambda *_, **__: 3.1, replay=replay)
+    lab = SimpleNamespace(
+        replay_with=lambda *_, **__: 3.1,
+        replay=replay,
+        from_step=75,
+        remade_checkpoint=lambda: None,
+    )
     test = TensorTest(
         before=50,
         after=75,
