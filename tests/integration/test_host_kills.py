@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import killed_training
@@ -27,6 +28,7 @@ def start(host: str, run: Path) -> int:
         log = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        warnings.simplefilter("default")  # those of the hosts are no errors here
         try:
             killed_training.main(host, run)
             os._exit(0)

@@ -102,6 +102,9 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         """Complete the update, also if a gradient scaler skipped it."""
         if self._recorder is not None:
             self._recorder.end_update()
+            if control.should_save:
+                # After a kill it resumes behind this step, so the record must be there.
+                self._recorder.flush()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what the Trainer logs into the run."""
