@@ -221,6 +221,9 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         if is_check():
             return
+        if self._recorder is not None:
+            # After a kill it resumes behind these steps, so their records must be there.
+            self._recorder.flush()
         self._save(checkpoint, filepath, *args, **kwargs)
         note_state(self._recorder, filepath)
         if self.run is not None and self.run.rank == 0 and not self.run.is_replay:
