@@ -3,8 +3,8 @@ parameters that no optimizer holds, rates, and rows that come again.
 
 Every recorded training is looked at like this over its first updates, and again when its mode or
 its parameter groups change; after that the cost is two comparisons an update. `sonde check` looks
-more closely: it also keeps the batches, and which weights had gradients. Nothing is changed: a hook
-on one parameter reads whether its gradient was cleared.
+more closely: it also keeps the batches, and which weights had gradients. Nothing is changed: hooks
+on one parameter read whether its gradient was cleared (gradient_follower.py).
 """
 
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,7 @@ from sonde.forensics.checks import (
 from sonde.forensics.checks.check_rule import Check, result_of
 from sonde.recorder.batch_tree import named_rows, sample_names
 from sonde.recorder.checking.bench import Feed, feed_of
+from sonde.recorder.checking.gradient_follower import GradientFollower
 from sonde.recorder.guard import Guard
 from sonde.recorder.hooks import gradient_norm
 from sonde.recorder.training import Training
@@ -71,13 +72,9 @@ class FirstSteps:
         self._rates: list[float] = []
         self._modes: list[step_habits.TrainMode] = []
         self._mode_now = self._mode()
-        self._hooked: Tensor | None = None
-        self._handle: Any = None
-        self._is_cleared = True
+        self._follower: GradientFollower | None = None
         self._num_left = 0
         self._num_left_looked = 0
-        self._backwards: list[tuple[bool, bool]] = []
-        # For each backward pass: whether gradients were there before, and whether it gave any.
         self._num_micro_cleared = 0
         self._num_micro_kept = 0
         self._batches: list[tuple[list[int], int, int]] = []
@@ -98,11 +95,13 @@ class FirstSteps:
             if parameter.grad is not None:
                 self.with_gradient.add(parameter)
         held = _held_by(optimizer)
-        if self._hooked is not None and self._hooked in held:
+        follower = self._follower
+        if follower is None:
+            if optimizer is self._training.optimizer:
+                self._follow(held)
+        elif follower.parameter in held and follower.has_added:
             self._num_left_looked += 1
-            self._num_left += not self._is_cleared
-        elif self._hooked is None and optimizer is self._training.optimizer:
-            self._hook(held)
+            self._num_left += not follower.is_cleared
         if self.is_thorough:
             self._look_closely(optimizer, norm)
 
@@ -110,11 +109,12 @@ class FirstSteps:
         """Take in an update that is over."""
         self.num_updates += 1
         self._shape = self._shape_now()
-        self._is_cleared = self._hooked is None  # the next update is to clear its gradients
         rates = [rate for rate in update.rates if rate == rate]
         self._rates.append(max(rates, key=abs) if rates else float("nan"))
         self._modes.append(self._mode_now)
-        self._note_clearing(update)
+        if self._follower is not None:
+            self._note_clearing(update, self._follower)
+            self._follower.begin_update()
         for micro in update.micro:
             self._note_batch(micro)
         if self.is_thorough:
@@ -125,10 +125,9 @@ class FirstSteps:
             self.close()
 
     def close(self) -> None:
-        """Remove the hook."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        """Remove the hooks."""
+        if self._follower is not None:
+            self._follower.close()
 
     def has_changed(self) -> bool:
         """Return whether the mode or the parameter groups changed since the last look."""
@@ -256,25 +255,13 @@ class FirstSteps:
 
     # Inside.
 
-    def _hook(self, held: set[Tensor]) -> None:
+    def _follow(self, held: set[Tensor]) -> None:
         """Follow the smallest parameter that gets a gradient."""
         trained = [parameter for parameter in held if parameter.grad is not None]
         trained = [parameter for parameter in trained if parameter.layout is torch.strided]
-        if not trained or self._training.is_sharded:
-            return
-        followed = min(trained, key=lambda parameter: parameter.numel())
-
-        def look(gradient: Tensor) -> None:
-            if self._is_cleared and not self.is_thorough:
-                return
-            before = followed.grad
-            is_cleared = before is None or not bool((before != 0).any())
-            self._is_cleared = self._is_cleared or is_cleared
-            if self.is_thorough:
-                self._backwards.append((not is_cleared, bool((gradient != 0).any())))
-
-        self._hooked = followed
-        self._handle = followed.register_hook(look)
+        if trained and not self._training.is_sharded:
+            smallest = min(trained, key=lambda parameter: parameter.numel())
+            self._follower = GradientFollower(smallest, keeps_all=self.is_thorough)
 
     def _look_closely(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
         for group in optimizer.param_groups:
@@ -312,10 +299,9 @@ class FirstSteps:
             is_training=model.training, num_dropouts=num_dropouts, num_norms=num_norms
         )
 
-    def _note_clearing(self, update: Update) -> None:
+    def _note_clearing(self, update: Update, follower: GradientFollower) -> None:
         """Note whether the gradients of one micro-batch were there when the next one came."""
-        seen = self._backwards
-        self._backwards = []
+        seen = follower.take_backwards()
         # With more backward passes than micro-batches, some are not meant to add up.
         if len(seen) != len(update.micro) or len(seen) < 2:
             return

@@ -218,3 +218,18 @@ def test_a_difference_that_compares_each_prediction_with_each_target_is_wrong(
         return loss
 
     assert status(checked(tmp_path, model, loss_of), "loss_inputs") == expected
+
+
+def test_gradients_that_a_loop_assigns_itself_are_not_said_to_pile_up(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = F.mse_loss(model(batch[0]), batch[1])
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(loss, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    assert status(checked(tmp_path, model, loss_of), "left_over_gradients") == "cannot tell"
