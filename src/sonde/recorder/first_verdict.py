@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from sonde.data.skip_list import sample_name
 from sonde.forensics.judge import judge_scene
@@ -11,6 +11,9 @@ from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.forensics.verdict import SURE, Verdict, write_verdict
 from sonde.recorder.update import Update
 from sonde.run import Run
+
+_LIKELY: Final = 0.5
+"""A cause is likely from this confidence on."""
 
 _logger = logging.getLogger("sonde")
 
@@ -22,9 +25,12 @@ def write_first_verdict(
     scene: SceneEvidence,
     started: float,
     event: Mapping[str, Any] | None = None,
-) -> Verdict:
+    *,
+    may_be_noise: bool = False,
+) -> Verdict | None:
     """Judge a scene, write the verdict into the run, log it in one line, and return it.
-    `headline` says what happened.
+    `headline` says what happened. If it `may_be_noise` and no cause is likely, nothing is said, and
+    None is returned: the event itself is recorded in any case.
     """
     now = time.time()
     verdict = Verdict(
@@ -38,9 +44,9 @@ def write_first_verdict(
         place="scene",
         loss=update.loss,
     )
-    if update.has_other_moved and not verdict.names_a_cause:
-        # Where several optimizers play against each other, a loss that jumps is nothing by itself.
-        return verdict
+    is_named = verdict.names_a_cause and verdict.causes[0].confidence >= _LIKELY
+    if may_be_noise and not is_named and not scene.is_state_bad:
+        return None
     root = run.layout.root
     path = run.directory / write_verdict(root, verdict).relative_to(root)
     _logger.warning("step %d: %s. %s (%s)", update.step, headline, _in_a_line(verdict), path)

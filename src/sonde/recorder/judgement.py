@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 _NUM_CALM: Final = 24
 """After this many updates the training is under way, but no event can have been detected yet."""
+_SMALL_BATCH: Final = 0.5
+"""A batch with less than this fraction of the usual rows is much smaller."""
+_LITTLE: Final = 0.25
+"""A loss that rises by less than this fraction rises by little."""
 _MAX_TEXTS: Final = 1000
 """The texts of at most this many outlying samples are kept."""
 _logger = logging.getLogger("sonde")
@@ -281,9 +285,17 @@ class Judgement:
             metric = event.metric.replace("_", " ")
             headline = f"{metric} {event.value:.4g}, expected {event.baseline:.4g}"
             verdict = write_first_verdict(
-                self._run, headline, update, found, started, event=asdict(event)
+                self._run,
+                headline,
+                update,
+                found,
+                started,
+                event=asdict(event),
+                may_be_noise=self.on_event == "record"
+                and _may_be_noise(event, update, self._recent),
             )
-            self._alerts.event(event, verdict)
+            if verdict is not None:
+                self._alerts.event(event, verdict)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
         """Keep the texts of outlying samples, and write a first verdict on the first ones. Each
@@ -319,7 +331,21 @@ class Judgement:
                 row_measure=found.measure,
             )
             verdict = write_first_verdict(self._run, headline, judged, evidence, started)
-            self._alerts.sample(headline, verdict)
+            if verdict is not None:
+                self._alerts.sample(headline, verdict)
+
+
+def _may_be_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:
+    """Return whether a jump is nothing by itself: where several optimizers play against each other,
+    where the batch is much smaller than others, or where the loss rises by little.
+    """
+    if update.has_other_moved:
+        return True
+    sizes = sorted(other.num_rows for other in recent)
+    if sizes and update.num_rows < _SMALL_BATCH * sizes[len(sizes) // 2]:
+        return True
+    rise = event.value - event.baseline
+    return event.metric == "loss" and rise < _LITTLE * abs(event.baseline)
 
 
 def _many_skips(step: int, count: int) -> QuietFinding:

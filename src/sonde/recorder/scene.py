@@ -221,7 +221,7 @@ class Scene:
 
     def _search_rows(self, update: Update, look: _Look) -> None:
         """Find the losses of the rows by running them one by one, if time allows."""
-        num_rows = sum(micro.num_rows for micro in update.micro)
+        num_rows = update.num_rows
         if num_rows * look.seconds > self._training.options.scene_seconds:
             look.row_problem = f"running its {num_rows} rows one by one would take too long"
             return
@@ -423,7 +423,7 @@ def _merged(
         row_weights=row_weights,
         row_problem=problems[0] if problems else "",
         num_odd_rows=sum(rank.num_odd_rows for rank in found),
-        num_rows=len(found) * sum(micro.num_rows for micro in update.micro),
+        num_rows=len(found) * update.num_rows,
         shape=_shape_of(update),
         other_shapes=sorted({_shape_of(other) for other in recent}),
         rates=[*rates, (update.step, tuple(update.rates))],

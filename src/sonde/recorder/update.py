@@ -240,6 +240,11 @@ class Update:
         """Whether the optimizer has moved."""
         return self.stage is Stage.APPLIED
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows its micro-batches have."""
+        return sum(micro.num_rows for micro in self.micro)
+
     def add(self, micro: MicroBatch) -> None:
         """Add another micro-batch."""
         self.micro.append(micro)
