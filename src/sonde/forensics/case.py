@@ -5,12 +5,13 @@ from them are measured in robust deviations, so that a few bad steps among them 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sonde.errors import SettingError
+from sonde.errors import SettingError, SondeError
+from sonde.forensics.verdict import read_verdict
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.spikes.spike_log import (
@@ -26,6 +27,8 @@ from sonde.spread import Spread
 WINDOW: Final = 64
 """How many steps before the one in question define what is normal."""
 _MIN_CALM: Final = 8
+_FOLLOWS: Final = 30
+"""An event so many steps after another one follows it."""
 LIMIT_Z: Final = 4.5
 """A loss more than this many deviations above the calm ones is not chance."""
 
@@ -33,12 +36,42 @@ LIMIT_Z: Final = 4.5
 def steps_in_question(run: Path) -> list[int]:
     """Return the steps of the recorded events: where the loss began to stand out, then the
     gradients, then single samples; newest first in each. Empty if nothing was recorded.
+
+    Of events that follow one another, the one comes first whose first verdict is the surest: what
+    began there goes on in the others.
     """
     log = _current(read_spikes(run), read_steps(run).by_number)
     found = {spike.event.first_step: spike.event.metric == "loss" for spike in log.spikes}
-    ordered = sorted(found, key=lambda step: (found[step], step), reverse=True)
+    of_loss = [step for step, is_loss in found.items() if is_loss]
+    of_gradients = [step for step, is_loss in found.items() if not is_loss]
+    ordered = [*_newest_series_first(run, of_loss), *_newest_series_first(run, of_gradients)]
     samples = {sample.step for sample in log.samples if sample.step is not None}
     return [*ordered, *sorted(samples - found.keys(), reverse=True)]
+
+
+def _newest_series_first(run: Path, steps: Iterable[int]) -> list[int]:
+    """Return steps in series that follow one another, the newest series first, and in each the step
+    with the surest first verdict.
+    """
+    series: list[list[int]] = []
+    for step in sorted(steps):
+        if series and step - series[-1][-1] <= _FOLLOWS:
+            series[-1].append(step)
+        else:
+            series.append([step])
+    ordered: list[int] = []
+    for following in reversed(series):
+        ordered += sorted(following, key=lambda step: (-_first_confidence(run, step), -step))
+    return ordered
+
+
+def _first_confidence(run: Path, step: int) -> float:
+    """Return how sure the verdict on a step is of the cause that it names; 0 if it names none."""
+    try:
+        verdict = read_verdict(run, step)
+    except SondeError:
+        return 0.0
+    return verdict.causes[0].confidence if verdict.names_a_cause else 0.0
 
 
 def steps_that_stand_out(run: Path, num: int) -> list[tuple[int, float]]:

@@ -29,6 +29,8 @@ _NORMAL_SHARE: Final = 0.3
 """Without the rows to blame, the loss is normal if it is within so many deviations of other
 batches, or if no more than this share of the rise is left.
 """
+_EXPLODED: Final = 1e3
+"""A loss this many times the usual one has exploded."""
 _FEW: Final = 0.5
 """Rows that are more than this fraction of a batch are not a few."""
 
@@ -89,6 +91,8 @@ class SceneEvidence:
     """If single rows stand out: what these deviations are about."""
     row_expected: Sequence[float] = ()
     """If single rows stand out: the loss that rows of their length have."""
+    loss_before: float = math.nan
+    """The loss of the step before; NaN if it is not known."""
     num_odd_rows: int = 0
     """How many rows of the batch hold values unlike those of earlier batches."""
     num_rows: int = 0
@@ -112,6 +116,11 @@ class SceneEvidence:
         if math.isfinite(self.normal):
             return self.normal
         return Spread([then for then, _ in self.others]).median
+
+    @property
+    def has_exploded_before(self) -> bool:
+        """Whether the loss of the step before was already far beyond what is usual."""
+        return self.loss_before > _EXPLODED * abs(self.usual)
 
     @property
     def others_now(self) -> Spread:

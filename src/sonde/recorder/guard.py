@@ -38,14 +38,16 @@ class Guard:
         self._run = run
         self._told: set[str] = set()
 
-    def tell(self, what: str, message: str) -> None:
-        """Log a message and record it in the run, unless `what` was told before."""
+    def tell(self, what: str, message: str, *, since: int = 0) -> None:
+        """Log a message and record it in the run, unless `what` was told before. `since` is the
+        step from which on it holds.
+        """
         if what in self._told:
             return
         self._told.add(what)
         with contextlib.suppress(Exception):  # a handler of the user's own log may fail
             _logger.warning("%s", message)
-        self._run.event(RECORDER_NOTICE, what=what, message=message)
+        self._run.event(RECORDER_NOTICE, what=what, message=message, since=since)
 
     def has_told(self, what: str) -> bool:
         """Return whether something was told before."""

@@ -422,6 +422,7 @@ def _merged(
         row_losses=row_losses,
         row_weights=row_weights,
         row_problem=problems[0] if problems else "",
+        loss_before=recent[-1].loss or math.nan if recent else math.nan,
         num_odd_rows=sum(rank.num_odd_rows for rank in found),
         num_rows=len(found) * update.num_rows,
         shape=_shape_of(update),

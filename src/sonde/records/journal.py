@@ -30,7 +30,7 @@ from sonde.records.reader import Record, read_records
 STEP: Final = "STEP"
 """The `type` of the records of updates."""
 RECORDER_NOTICE: Final = "recorder_notice"
-"""The event of what a recorder told: `what`, and the `message`."""
+"""The event of what a recorder told: `what`, the `message`, and `since` which step it holds."""
 
 
 def read_steps(run: str | Path) -> "Steps":

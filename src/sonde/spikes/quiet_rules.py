@@ -59,6 +59,10 @@ _RATE_JUMP: Final = 10.0
 """A learning rate that grows by this factor from one step to the next has jumped."""
 _NEVER_SO_HIGH: Final = 3.0
 """A jump to less than this many times the highest rate so far may be a restart of the schedule."""
+_VANISHED: Final = 1e-5
+"""A rate below this fraction of its highest is next to nothing. A cosine is there for a fifth of a
+per cent of its steps.
+"""
 _PAST_PEAK: Final = 0.9
 """A rate below this fraction of its highest is past its peak: no warm-up ends here."""
 _LOSS_ROSE: Final = 1.1
@@ -220,14 +224,19 @@ def fading_gradient(series: StepSeries) -> QuietFinding | None:
 
 
 def no_rate(series: StepSeries) -> QuietFinding | None:
-    """Find a learning rate that stays at 0."""
+    """Find a learning rate that stays at 0, or at next to nothing of what it was."""
     last = series.rates[-_SHORT:]
-    if len(last) < _SHORT or np.any(last != 0):
+    if len(last) < _SHORT or np.isnan(last).any():
         return None
+    highest = float(np.fmax(series.highest_rate, np.nanmax(series.rates)))
+    most = float(np.abs(last).max())
+    if most > _VANISHED * highest:
+        return None
+    amount = f"{most:.2g}" if most else "0"
     return QuietFinding(
         kind=NO_RATE,
         step=int(series.steps[-1]),
-        sentence=f"the learning rate has been 0 for {_SHORT} steps, so nothing is learnt",
+        sentence=f"the learning rate has been {amount} for {_SHORT} steps, so nothing is learnt",
         look_at="where the schedule ends, and whether the scheduler is stepped once per update",
     )
 

@@ -194,3 +194,9 @@ def test_a_rate_whose_past_was_not_seen_is_not_judged() -> None:
         rate = 1e-6 if step < 5500 else 1e-3
         found += watch.observe(step, 2.0 + 0.001 * (step % 7), 1.0, rate, 0.1, 0.01)
     assert RATE_OFF_COURSE not in [finding.kind for finding in found]
+
+
+@pytest.mark.parametrize(("last", "told"), [(1e-7, [NO_RATE]), (1e-4, [])])
+def test_a_rate_that_has_all_but_vanished_is_told(last: float, told: list[str]) -> None:
+    rates = np.r_[np.full(200, 1.0), np.full(200, last)]
+    assert kinds(falling(400), rate=rates) == told

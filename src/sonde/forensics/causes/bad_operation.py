@@ -16,6 +16,8 @@ def judge(evidence: Evidence) -> CauseFinding | None:
 
 def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     """Judge by the step at the scene. If it fails for a few rows only, they are named."""
+    if scene.has_exploded_before:
+        return None  # any operation breaks in the end
     finding = None if scene.broken is None else _judge(scene.broken)
     if finding is None or scene.broken is None or not scene.broken.is_of_few_rows:
         return finding

@@ -19,9 +19,10 @@ _SCORE: Final = 0.93
 
 
 def judge(evidence: Evidence, name: str) -> CauseFinding | None:
-    """Judge whether the recorder told that a check found a mistake."""
+    """Judge whether the recorder told that a check found a mistake, which held at the step."""
     for record in read_events(evidence.case.run, RECORDER_NOTICE):
-        if record.get("what") == f"check {name}":
+        holds = int(record.get("since") or 0) <= evidence.case.step
+        if holds and record.get("what") == f"check {name}":
             message = str(record.get("message")).removeprefix("sonde: ")
             return CauseFinding(score=_SCORE, evidence=[message])
     return None

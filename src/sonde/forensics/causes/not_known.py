@@ -10,6 +10,11 @@ from sonde.forensics.evidence import Evidence, describe_gradients
 from sonde.forensics.scene_evidence import SceneEvidence
 
 _BAD_STATE: Final = "The state is bad: other batches have a higher loss too."
+_EXPLODED: Final = "The training had exploded before this step."
+_LOOK_BEFORE: Final = (
+    "Look at the first of these steps: `sonde spikes RUN` lists them.",
+    "Clip gradients, lower the learning rate, and look at what is new in the batches from there.",
+)
 _STATE_ADVICE: Final = (
     (
         "It is not this batch. Look at what changed the training before it: the learning rate, a"
@@ -47,6 +52,9 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     """Say what the scene shows, where it points to no cause."""
     if scene.metric == "sample":
         return None
+    if scene.has_exploded_before:
+        sentence = f"the loss was {scene.loss_before:.3g} at the step before"
+        return CauseFinding(score=1.0, evidence=[sentence], title=_EXPLODED, advice=_LOOK_BEFORE)
     if scene.is_state_bad:
         return CauseFinding(
             score=1.0,

@@ -43,4 +43,4 @@ class FirstLook:
             if not self.is_on and not self._is_check:
                 tell_what_is_wrong(self.steps, self._training, self.guard)
         elif self._is_wanted and self.steps.has_changed():
-            tell_what_changed(self.steps, self.guard)
+            tell_what_changed(self.steps, self.guard, max(update.step - LOOK_EVERY, 0) + 1)

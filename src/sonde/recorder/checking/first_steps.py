@@ -390,13 +390,13 @@ def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard) -> N
         _tell(check, numbers, guard)
 
 
-def tell_what_changed(first: FirstSteps, guard: Guard) -> None:
-    """Tell if the mode, or what the optimizer holds, is wrong since a change."""
-    _tell(step_habits.MODE, first.mode_now(), guard)
-    _tell(connection.MEMBERS, first.members(), guard)
+def tell_what_changed(first: FirstSteps, guard: Guard, since: int) -> None:
+    """Tell if the mode, or what the optimizer holds, is wrong `since` a step."""
+    _tell(step_habits.MODE, first.mode_now(), guard, since)
+    _tell(connection.MEMBERS, first.members(), guard, since)
 
 
-def _tell(check: Check, numbers: object, guard: Guard) -> None:
+def _tell(check: Check, numbers: object, guard: Guard, since: int = 0) -> None:
     result = result_of(check, numbers)
     if result.status == "wrong":
-        guard.tell(f"check {check.name}", f"sonde: {result.text} {result.advice}")
+        guard.tell(f"check {check.name}", f"sonde: {result.text} {result.advice}", since=since)
