@@ -66,10 +66,13 @@ def test_a_million_steps_are_there_at_once_with_every_spike(
         for step in spikes[:5]:
             browser.evaluate(f"document.querySelector('a[href$=\"/step/{step}\"]').click()")
             began = time.monotonic()
-            browser.wait_for("document.querySelector('pre.sample span.h9') !== null")
+            browser.wait_for(
+                f"document.querySelector('h1').textContent === 'Step {step:,}'"
+                " && document.querySelector('pre.sample span.h9') !== null"
+            )
             clicks.append(time.monotonic() - began)
             browser.evaluate("history.back()")
-            browser.wait_for(DRAWN)
+            browser.wait_for(f"document.getElementById('sections') !== null && {DRAWN}")
         assert browser.complaints == []
         assert [
             one for one in addresses(browser) if not one.startswith((address[0], "data:", "about:"))

@@ -21,6 +21,14 @@ from sonde.run import Run
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+_ALL_IN_VIEW = (
+    "[...document.querySelectorAll('.metrics[open] .panel')].every((one) => {"
+    " const {top, bottom} = one.getBoundingClientRect();"
+    " return bottom < 0 || top > innerHeight || one.dataset.drawn === 'true'; })"
+)
+"""Every panel that can be seen is drawn."""
+
+
 def test_every_metric_is_there_and_drawn_when_it_comes_into_view(
     page: Browser, server: DashboardServer, named: str
 ) -> None:
@@ -43,9 +51,41 @@ def test_every_metric_is_there_and_drawn_when_it_comes_into_view(
     assert query(page) == "?turned=layers"
     for _ in range(12):
         page.evaluate("scrollBy(0, 600)")
-        time.sleep(0.15)
+        page.wait_for(_ALL_IN_VIEW)
     page.wait_for(f"{drawn} === 33")
     assert page.evaluate("document.getElementById('missing').textContent") == ""
+
+
+def test_what_comes_into_view_while_others_are_asked_for_delays_none_of_them(
+    page: Browser, server: DashboardServer, named: str
+) -> None:
+    page.open(server.address + named)
+    page.wait_for("document.getElementById('curves').dataset.listed === 'true'")
+    page.evaluate(
+        "(() => { const real = window.fetch; window.fetch = async (...asked) => {"
+        " await new Promise((go) => setTimeout(go, 500)); return real(...asked); }; })()"
+    )
+    click(page, "[data-section=layers] summary")
+    page.evaluate("document.querySelector('[data-section=layers]').scrollIntoView()")
+    time.sleep(0.3)  # the first request is under way
+    page.evaluate("scrollBy(0, 250)")
+    page.wait_for(_ALL_IN_VIEW, 20)
+
+
+def test_the_curve_around_an_event_needs_no_gradient_norm(
+    page: Browser, server: DashboardServer, folder: Path
+) -> None:
+    with Run(folder / "loss-only") as run:
+        for step in range(1, 301):
+            run.logger.log(step, {"train/loss": 9.0 if step == 250 else 1.0 + step % 7})
+        run.event("my_check", step=250, title="a jump")
+    time.sleep(2.1)
+    page.open(f"{server.address}run/loss-only/step/250")
+    page.wait_for(DRAWN)
+    assert page.evaluate(
+        "[...document.querySelectorAll('#curves .panel-title')].map((one) => one.title)"
+    ) == ["loss"]
+    assert page.evaluate("document.querySelectorAll('#curves .mark').length") == 1
 
 
 def test_the_filter_is_in_the_address_and_says_when_nothing_matches(

@@ -52,6 +52,8 @@ export class Board {
   private drag: { x: number; view: View; moves: boolean; chart: Chart } | null = null;
   private timer = 0;
   private lazyTimer = 0;
+  private isAsking = false;
+  private numOutdated = 0;
   private width = 0;
 
   constructor(private readonly root: HTMLElement, private readonly options: Options = {}) {
@@ -135,7 +137,7 @@ export class Board {
 
   /* More may have been recorded of the charts elsewhere. */
   outdate(): void {
-    for (const chart of this.lazy) chart.isStale = true;
+    this.markStale();
     this.askLazy();
   }
 
@@ -191,7 +193,7 @@ export class Board {
   ask(wait = WAIT_MS): void {
     const load = this.options.load;
     if (!load) return;
-    for (const chart of this.lazy) chart.isStale = true;
+    this.markStale();
     clearTimeout(this.timer);
     this.timer = setTimeout(async () => {
       if (this.main.length) {
@@ -200,6 +202,11 @@ export class Board {
       }
       this.askLazy();
     }, wait);
+  }
+
+  private markStale(): void {
+    this.numOutdated += 1;
+    for (const chart of this.lazy) chart.isStale = true;
   }
 
   private seen(entries: IntersectionObserverEntry[]): void {
@@ -214,16 +221,26 @@ export class Board {
 
   private askLazy(): void {
     clearTimeout(this.lazyTimer);
-    this.lazyTimer = setTimeout(async () => {
-      const wanted = [...this.lazy].filter((chart) => chart.isSeen && chart.isStale && chart.element.isConnected);
-      for (let start = 0; start < wanted.length; start += AT_ONCE) {
-        const part = wanted.slice(start, start + AT_ONCE);
-        part.forEach((chart) => { chart.isStale = false; });
-        const data = await this.options.load?.(part.map((chart) => chart.id), this.stretch(), part[0].element.clientWidth);
-        if (!data) { part.forEach((chart) => { chart.isStale = true; }); return; }
-        this.takeLazy(data, part);
-      }
-    }, LAZY_MS);
+    this.lazyTimer = setTimeout(() => void this.loadLazy(), LAZY_MS);
+  }
+
+  /* One request at a time: what comes into view meanwhile is asked for after it. */
+  private async loadLazy(): Promise<void> {
+    if (this.isAsking) return;
+    this.isAsking = true;
+    for (let wanted = this.wanted(); wanted.length; wanted = this.wanted()) {
+      const asked = this.numOutdated;
+      const data = await this.options.load?.(wanted.map((chart) => chart.id), this.stretch(), wanted[0].element.clientWidth);
+      if (!data) break;
+      this.takeLazy(data, wanted);
+      /* The view moved, or more was recorded, since they were asked for. */
+      wanted.forEach((chart) => { chart.isStale = asked !== this.numOutdated; });
+    }
+    this.isAsking = false;
+  }
+
+  private wanted(): Chart[] {
+    return [...this.lazy].filter((chart) => chart.isSeen && chart.isStale && chart.element.isConnected).slice(0, AT_ONCE);
   }
 
   private takeLazy(data: CurveData, wanted: Chart[]): void {

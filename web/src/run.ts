@@ -133,7 +133,8 @@ export const startRun = async (root: HTMLElement, visit: (url: string) => void):
     start();
     if (!find("figures")?.childNodes.length) void refresh(); /* the page came before the run was read */
     const size = data.panels.length, missing = (data.missing ?? []).join("; ");
-    if (missing) { sayMissing(missing); root.replaceChildren(html("p", "none", undefined, "There is nothing to draw.")); board = null; return; }
+    /* Around an event, what is there is drawn: not every run has a gradient norm. */
+    if (missing && !(isAround && size)) { sayMissing(missing); root.replaceChildren(html("p", "none", undefined, "There is nothing to draw.")); board = null; return; }
     if (size) { board!.show(data); if (!board!.isWhole && !isAround) board!.ask(0); }
     else root.classList.add("without");
     performance.mark("curve-drawn");

@@ -21,11 +21,15 @@ from sonde.report.facts import attempt_place, attempts, event_facts, open_decode
 from sonde.report.html.events import event_list, event_samples
 from sonde.report.html.markup import Child, Markup, note, section, tag
 from sonde.report.html.verdicts import tensors, verdict
-from sonde.report.marks import Mark, read_marks, superseded
+from sonde.report.marks import SUPERSEDED, Mark, read_marks, superseded
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
 AROUND: Final = 100
 """The curve shows this many steps before and after the step."""
+_UNDONE: Final = (
+    "Nothing: the run went back to before this step and made it again. What is shown here is of the"
+    " first time."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +70,9 @@ def event_page(
     body += [_samples(found, mark) for mark in wrong]
     if known is not None:
         body.append(tensors(known))
-    if not attempt:
+    if wrong and all(SUPERSEDED in mark.note for mark in wrong):
+        body.append(section("What to do next", note(_UNDONE)))
+    elif not attempt:
         replaying = how_to_replay(run.path, row.summary.manifest, step)
         lines = next_commands(
             run.path,
@@ -84,7 +90,7 @@ def event_page(
 
 
 def _has_samples(found: _Attempt, step: int, marks: Sequence[Mark]) -> bool:
-    if any(spike.holds(step) for spike in found.log.spikes):
+    if any(spike.samples(step) for spike in found.log.spikes if step in spike.steps):
         return True
     return any(found.log.samples_at(mark.step) for mark in marks)
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import SettingError, SondeError
+from sonde.forensics.verdict import read_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.replay_order import recorded_command
@@ -71,7 +72,7 @@ def how_to_replay(run: Path, manifest: Manifest | None, step: int) -> Replaying:
 def next_commands(
     run: Path, step: int, replaying: Replaying, *, has_verdict: bool, has_samples: bool
 ) -> list[tuple[str, str]]:
-    """Return the commands to run next, each with what it does."""
+    """Return the commands to run next, each with what it does: only those that work."""
     place = shlex.quote(str(run))
     flags = "".join(f" {flag}" for flag in replaying.flags)
     lines = []
@@ -79,12 +80,24 @@ def next_commands(
         again = "find the cause again" if has_verdict else "find the cause"
         lines.append((again, f"sonde diagnose {place} --step {step}{flags}"))
         lines.append(("replay the step, bit for bit", f"sonde replay {place} --step {step}{flags}"))
-    if has_verdict or has_samples:
+    elif not has_verdict:
+        lines.append(("read the cause off the curve", f"sonde why {place}"))
+    if (has_verdict or has_samples) and _can_roll_back(run, step):
         lines.append(("plan a rollback", f"sonde rollback {place} --step {step}"))
     if has_samples:
         lines.append(("list all its samples", f"sonde spikes {place} --step {step}"))
         lines.append(("skip its worst sample", f"sonde skip {place} --step {step} --worst 1"))
     return lines
+
+
+def _can_roll_back(run: Path, step: int) -> bool:
+    """Return whether `sonde rollback` would: it refuses a step whose verdict names no cause."""
+    if not RunLayout(run).verdict(step).exists():
+        return True
+    try:
+        return read_verdict(run, step).names_a_cause
+    except SondeError:
+        return False
 
 
 def _kept_steps(kept: Path) -> list[int]:

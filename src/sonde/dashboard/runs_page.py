@@ -132,6 +132,9 @@ _COLUMNS: Final[dict[str, Callable[[ListedRun], Any]]] = {
 class _Group(NamedTuple):
     name: str
     rows: list[ListedRun]
+    """Its runs on this page."""
+    num_runs: int
+    """On all pages."""
 
 
 def runs_page(folder: RunFolder, query: ListQuery) -> str:
@@ -185,13 +188,13 @@ def _groups(rows: Sequence[ListedRun], query: ListQuery) -> list[_Group]:
     """
     group = query.group or FOLDER
     if group == NONE:
-        return [_Group("", list(rows))]
+        return [_Group("", list(rows), len(rows))]
     found: dict[str, list[ListedRun]] = {}
     for row in rows:
         found.setdefault(_group_of(row, group), []).append(row)
     if len(found) == 1 and not query.group:
-        return [_Group("", list(rows))]
-    return [_Group(name, members) for name, members in found.items()]
+        return [_Group("", list(rows), len(rows))]
+    return [_Group(name, members, len(members)) for name, members in found.items()]
 
 
 def _paged(groups: Sequence[_Group], query: ListQuery) -> tuple[list[_Group], int, int]:
@@ -205,7 +208,7 @@ def _paged(groups: Sequence[_Group], query: ListQuery) -> tuple[list[_Group], in
         rows = group.rows
         while rows:
             taken = rows[:room]
-            shown[-1].append(_Group(group.name, taken))
+            shown[-1].append(group._replace(rows=taken))
             rows = rows[len(taken) :]
             room -= len(taken)
             if room <= 0 and (rows or group is not groups[-1]):
@@ -347,7 +350,7 @@ def _group_row(group: _Group, query: ListQuery, width: int) -> Markup:
         aria_expanded="false" if is_folded else "true",
         role="button",
     )
-    counted = tag("span", wording.counted(len(group.rows), "run"), class_="note")
+    counted = tag("span", wording.counted(group.num_runs, "run"), class_="note")
     return tag(
         "tr",
         tag("th", link, " ", counted, colspan=width, scope="rowgroup"),

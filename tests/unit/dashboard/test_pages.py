@@ -1,6 +1,7 @@
 """The pages and the points behind them, asked of a real server."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -336,10 +337,42 @@ def test_a_step_of_an_earlier_attempt_has_a_page_that_says_so(
 def test_a_superseded_verdict_says_so(server: DashboardServer, runs: Path) -> None:
     run = runs / "sweep" / "lr-0"
     cause = Cause(cause="garbled_text", title="found before", confidence=0.8)
+    cause = replace(cause, advice=("Roll back: `sonde rollback RUN --step 150 --apply`.",))
     write_verdict(run, Verdict(run_id="x", step=150, causes=(cause,), time=1.0))
     append_event(run, "rollback", step=150, checkpoint=100, time=2.0)
     page = get(server, "/run/sweep/lr-0/step/150")
     assert "superseded: the run went back to step 100 later" in page
+    assert "What it advised then" in page
+    assert "Nothing: the run went back to before this step" in page
+    assert "data-copy" not in page
+    assert '<span class="note"> superseded</span>' in get(server, "/run/sweep/lr-0")
+
+
+def test_a_cause_that_this_version_does_not_know_is_shown_by_its_title(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        run.logger.log(5, {"loss": 1.0})
+    cause = Cause(cause="of_a_later_version", title="A new <b>kind</b>", confidence=0.8)
+    write_verdict(tmp_path / "run", Verdict(run_id="x", step=5, causes=(cause,), time=1.0))
+    with serving(tmp_path) as server:
+        for path in ("/run/run", "/run/run/step/5"):
+            assert "A new &lt;b&gt;kind&lt;/b&gt;" in get(server, path)
+        assert "of a later version" in get(server, "/run/run/step/5")
+        details = json.loads(get(server, "/api/sparks?run=run"))
+        assert "A new <b>kind</b>" in json.dumps(details)
+
+
+def test_a_step_without_samples_offers_no_command_about_them(tmp_path: Path) -> None:
+    losses = [2.0 + step % 3 / 10 for step in range(300)]
+    losses[250] = 9.0
+    rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(losses))
+    (tmp_path / "log.csv").write_text(f"step,train/loss\n{rows}")
+    run = tmp_path / "runs" / "imported"
+    assert sonde(["import-log", str(tmp_path / "log.csv"), "--out", str(run)]) == 0
+    with serving(tmp_path / "runs") as server:
+        page = get(server, "/run/imported/step/250")
+    assert "<code>sonde why " in page
+    assert "sonde skip" not in page
+    assert "sonde rollback" not in page
 
 
 CHECKED = CheckReport(

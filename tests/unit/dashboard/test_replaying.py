@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sonde.dashboard.replaying import how_to_replay, next_commands
+from sonde.forensics.verdict import UNKNOWN, Cause, Verdict, write_verdict
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
 from sonde.train.settings import RECIPE
@@ -45,8 +46,8 @@ def test_a_step_before_every_kept_state_is_not_offered(tmp_path: Path) -> None:
         "Step 200 can no longer be replayed: a replay starts from a kept state before it, and the"
         " oldest kept state is after step 200."
     )
-    lines = next_commands(run, 200, found, has_verdict=False, has_samples=False)
-    assert lines == []
+    lines = dict(next_commands(run, 200, found, has_verdict=False, has_samples=False))
+    assert "find the cause" not in lines
 
 
 def test_a_run_that_kept_nothing_or_cannot_be_read_says_so(tmp_path: Path) -> None:
@@ -59,3 +60,21 @@ def test_a_recipe_is_named_before_it_is_trusted(tmp_path: Path) -> None:
     run = make(tmp_path / "run", recipe="mine:build")
     found = how_to_replay(run, read_manifest(run), 5)
     assert (found.flags, found.script) == (("--trust-recipe",), "mine:build")
+
+
+def test_a_rollback_that_would_be_refused_is_not_offered(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    keep_states(run, 200)
+    found = how_to_replay(run, read_manifest(run), 301)
+    for cause, is_offered in ((UNKNOWN, False), ("garbled_text", True)):
+        first = Cause(cause=cause, title="x", confidence=0.5)
+        write_verdict(run, Verdict(run_id="x", step=301, causes=(first,), time=1.0))
+        lines = dict(next_commands(run, 301, found, has_verdict=True, has_samples=False))
+        assert ("plan a rollback" in lines) is is_offered
+
+
+def test_a_run_that_cannot_be_replayed_is_read_off_its_curve(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    found = how_to_replay(run, read_manifest(run), 5)
+    lines = next_commands(run, 5, found, has_verdict=False, has_samples=False)
+    assert lines == [("read the cause off the curve", f"sonde why {run}")]

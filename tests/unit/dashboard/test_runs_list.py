@@ -114,7 +114,9 @@ def test_a_page_has_a_hundred_rows_and_folded_groups_take_none(tmp_path: Path) -
     with Run(tmp_path / "zzz"):
         pass
     many = RunFolder(tmp_path)
-    first = names(runs_page(many, ListQuery(sort="name")))
+    page = runs_page(many, ListQuery(sort="name"))
+    assert '<span class="note">130 runs</span>' in page
+    first = names(page)
     second = names(runs_page(many, ListQuery(sort="name", page=2)))
     assert (len(first), len(second)) == (100, 31)
     assert not set(first) & set(second)

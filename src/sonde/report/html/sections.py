@@ -154,7 +154,7 @@ def figures(facts: RunFacts) -> Markup:
     loss, validation, speed = map(facts.curves.get, (LOSS, VALIDATION_LOSS, SPEED))
     num_skipped = facts.series.updates.num_skipped
     found: list[tuple[str, float | None, str]]
-    found = [("updates", facts.last_step, f"{num_skipped:,} skipped" if num_skipped else "")]
+    found = [("last step", facts.last_step, f"{num_skipped:,} skipped" if num_skipped else "")]
     if loss is not None and len(loss):
         found.append(
             ("loss", float(loss.values[-1]), f"from {wording.number(float(loss.values[0]))}")

@@ -27,7 +27,7 @@ from sonde.report.html.markup import (
     table,
     tag,
 )
-from sonde.report.marks import Mark
+from sonde.report.marks import SUPERSEDED, Mark
 
 _MAX_LINES: Final = 12
 _MAX_SUSPECTS: Final = 10
@@ -50,20 +50,24 @@ def verdict_lines(
         if address is not None:
             step = tag("a", step, href=address(mark))
         sure = "" if math.isnan(mark.confidence) else f" ({wording.percent(mark.confidence)})"
-        rows.append(tag("li", step, ": ", tag("b", mark.cause), sure))
+        undone = tag("span", f" {SUPERSEDED}", class_="note") if SUPERSEDED in mark.note else None
+        rows.append(tag("li", step, ": ", tag("b", mark.cause), sure, undone))
     return section("Verdicts", tag("ul", rows, class_="plain"), class_="short") if rows else None
 
 
 def verdict(verdict: Verdict, run: Path, remark: str = "", *, copyable: bool = False) -> Markup:
     """Render the verdict on one step of the run in the directory `run`. With `copyable`, commands
-    have a button for the script of the page.
+    have a button for the script of the page, unless a `remark` says that the step is superseded:
+    its advice was for then.
     """
     first, *others = verdict.causes or (None,)
+    advice = "What it advised then" if remark else "What to do"
+    copyable = copyable and not remark
     parts: list[Child] = [note(remark, "note bad")]
     if first is not None:
-        parts.append(_cause(first, run, copyable, class_="cause first"))
+        parts.append(_cause(first, run, advice, copyable, class_="cause first"))
     if others:
-        rest = [_cause(cause, run, copyable) for cause in others]
+        rest = [_cause(cause, run, advice, copyable) for cause in others]
         count = wording.counted(len(others), "less likely cause")
         parts.append(tag("details", tag("summary", count), rest))
     if verdict.replay is not None:
@@ -82,7 +86,9 @@ def verdict(verdict: Verdict, run: Path, remark: str = "", *, copyable: bool = F
     )
 
 
-def _cause(cause: Cause, run: Path, copyable: bool, class_: str = "cause") -> Markup:
+def _cause(
+    cause: Cause, run: Path, advice: str, copyable: bool, class_: str = "cause"
+) -> Markup:
     rank = None if cause.rank is None else str(cause.rank)
     points_at = {"module": cause.module, "rank": rank, "setting": cause.setting}
     labels = [
@@ -96,7 +102,7 @@ def _cause(cause: Cause, run: Path, copyable: bool, class_: str = "cause") -> Ma
     headline = tag("div", tag("p", cause.title, class_="title"), confidence, class_="headline")
     sentences = [
         _describe("Evidence", cause.evidence),
-        _describe("What to do", [_with_commands(line, run, copyable) for line in cause.advice]),
+        _describe(advice, [_with_commands(line, run, copyable) for line in cause.advice]),
     ]
     suspects = map(_suspect, cause.suspects[:_MAX_SUSPECTS])
     more = left_out(len(cause.suspects) - _MAX_SUSPECTS, " samples")
