@@ -12,6 +12,7 @@ from browser import Browser, find_chromium
 from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP, build_run
 
 from sonde.report.facts import gather
+from sonde.report.html.cell import show
 from sonde.report.html.page import render_html
 from sonde.report.wording import visible
 from sonde.run import Run
@@ -254,3 +255,21 @@ def test_curves_fill_the_width_that_a_frame_gets_later(browser: Browser, tmp_pat
     browser.evaluate("document.querySelector('iframe').width = '100%'")
     while not 900 < width() < 1000:
         assert time.monotonic() < deadline
+
+
+def test_a_cell_fills_the_width_of_a_notebook(browser: Browser, tmp_path: Path) -> None:
+    cell = show(build_run(tmp_path))._repr_html_()
+    (tmp_path / "notebook.html").write_text(
+        f'<!DOCTYPE html><meta charset="utf-8"><body style="margin: 0">{cell}', encoding="utf-8"
+    )
+    browser.resize(1600, 900)
+    browser.open(tmp_path / "notebook.html")
+    frame = browser.call("Page.getFrameTree")["frameTree"]["childFrames"][0]["frame"]["id"]
+    world = browser.call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
+    expression = f"Number({LOSS_PANEL}?.getAttribute('width') ?? 0)"
+    deadline = time.monotonic() + 20
+    width = 0
+    while width < 1500:
+        assert time.monotonic() < deadline, width
+        answer = browser.call("Runtime.evaluate", expression=expression, contextId=world)
+        width = answer["result"]["value"]

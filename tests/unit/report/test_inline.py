@@ -89,6 +89,6 @@ with sonde.Run({str(tmp_path / "run")!r}) as run:
     nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     shown = html.unescape(output["data"]["text/html"])
-    steps = int(re.search(r"updates</span><b>(\d+)</b>", shown)[1])  # type: ignore[index]
+    steps = int(re.search(r"last step</span><b>(\d+)</b>", shown)[1])  # type: ignore[index]
     assert steps > 10  # as it was two seconds before the end, or later
     assert "no step" not in output["data"]["text/plain"]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from sonde.records.values import encode
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html.markup import escape
 from sonde.report.html.page import MAX_POINTS, curve_data, render_html
+from sonde.report.html.verdicts import verdict_lines
+from sonde.report.marks import Mark
 from sonde.report.wording import visible
 from sonde.run import Run
 
@@ -166,3 +169,10 @@ def test_a_long_run_is_thinned(tmp_path: Path) -> None:
 def test_the_last_step_is_in_the_curve(facts: RunFacts) -> None:
     assert curve_data(facts)["panels"][0]["lines"][1]["dx"][:3] == [1, 1, 1]
     assert sum(curve_data(facts)["panels"][0]["lines"][1]["dx"]) == NUM_STEPS
+
+
+def test_a_spike_and_its_healing_share_one_line_of_verdict() -> None:
+    spike = Mark(kind="spike", step=5, last=5, title="x", cause="The cause.", note="superseded: x")
+    lines = verdict_lines([spike, replace(spike, kind="heal", note=""), replace(spike, step=9)])
+    assert str(lines).count("The cause.") == 2
+    assert str(lines).count("superseded") == 2

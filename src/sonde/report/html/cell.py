@@ -70,13 +70,14 @@ class InlineRun:
             verdict_lines(facts.marks),
             curves(facts),
             events(facts.marks, facts.events),
+            class_="cell",
         )
         # Not through `tag`, which would replace invisible characters: the page itself is already
         # escaped.
         source = page.replace("&", "&amp;").replace('"', "&quot;")
         title = f"run {facts.directory.name}"
         frame = tag(
-            "iframe", sandbox="allow-scripts allow-downloads", width="100%", height=640, title=title
+            "iframe", sandbox="allow-scripts allow-downloads", width="100%", height=760, title=title
         )
         return frame.replace("<iframe ", f'<iframe frameborder="0" srcdoc="{source}" ', 1)
 

@@ -76,7 +76,7 @@ def curve_data(facts: RunFacts) -> dict[str, Any]:
     return run_panels(facts.series, facts.marks, facts.directory, look)
 
 
-def document(title: str, *children: Child) -> str:
+def document(title: str, *children: Child, class_: str | None = None) -> str:
     """Return a complete page with the style and the script shared by all our pages."""
     style = _asset("page.css")
     script = _asset("curve.js")
@@ -88,7 +88,7 @@ def document(title: str, *children: Child) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{style}</style>'
     )
     return html_document(
-        title, about, [tag("main", children), Markup(f"<script>{script}</script>")]
+        title, about, [tag("main", children, class_=class_), Markup(f"<script>{script}</script>")]
     )
 
 

@@ -42,10 +42,14 @@ def verdict_lines(
     marks: Sequence[Mark], address: Callable[[Mark], str] | None = None
 ) -> Markup | None:
     """Render the causes of the newest events that have a verdict, a line each; with `address`, the
-    step links there.
+    step links there. A spike and its healing share a verdict, which is rendered once.
     """
+    known: dict[tuple[int, str], Mark] = {}
+    for mark in marks:
+        if mark.cause:
+            known.setdefault((mark.step, mark.cause), mark)
     rows = []
-    for mark in [mark for mark in marks if mark.cause][-_MAX_LINES:]:
+    for mark in list(known.values())[-_MAX_LINES:]:
         step: Child = f"Step {mark.step:,}"
         if address is not None:
             step = tag("a", step, href=address(mark))
