@@ -21,7 +21,7 @@ from sonde.report.facts import attempt_place, attempts, event_facts, open_decode
 from sonde.report.html.events import event_list, event_samples
 from sonde.report.html.markup import Child, Markup, note, section, tag
 from sonde.report.html.verdicts import tensors, verdict
-from sonde.report.marks import SUPERSEDED, Mark, read_marks, superseded
+from sonde.report.marks import RESUMED, SUPERSEDED, Mark, read_marks, superseded
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
 AROUND: Final = 100
@@ -67,7 +67,8 @@ def event_page(
     elif known is None:
         sentence = f"No event was recorded at step {step:,}, and there is no verdict about it."
         body.append(note(sentence, "none"))
-    body += [_samples(found, mark) for mark in wrong]
+    unexplained = [mark for mark in wrong if mark.kind != RESUMED]
+    body += [_samples(found, mark) for mark in unexplained]
     if known is not None:
         body.append(tensors(known))
     if wrong and all(SUPERSEDED in mark.note for mark in wrong):
@@ -80,6 +81,7 @@ def event_page(
             replaying,
             has_verdict=known is not None,
             has_samples=_has_samples(found, step, wrong),
+            is_explained=bool(wrong) and not unexplained and known is None,
         )
         body.append(_next(row.name, step, lines, replaying, allow_jobs=allow_jobs))
     way_back = crumbs(tag("a", row.name, href=run_address(row.name)), here(f"step {step:,}"))
@@ -184,6 +186,7 @@ def _next(
                 data_script=replaying.script or None,
             )
             for text, kind in (("Diagnose", "diagnose"), ("Replay", "replay"))
+            if any(line.startswith(f"sonde {kind} ") for _, line in lines)
         ]
         output = tag("pre", "", class_="log", id="job-output", hidden=True, tabindex="0")
         work = tag("div", jobs, output, class_="jobs")

@@ -70,17 +70,26 @@ def how_to_replay(run: Path, manifest: Manifest | None, step: int) -> Replaying:
 
 
 def next_commands(
-    run: Path, step: int, replaying: Replaying, *, has_verdict: bool, has_samples: bool
+    run: Path,
+    step: int,
+    replaying: Replaying,
+    *,
+    has_verdict: bool,
+    has_samples: bool,
+    is_explained: bool = False,
 ) -> list[tuple[str, str]]:
-    """Return the commands to run next, each with what it does: only those that work."""
+    """Return the commands to run next, each with what it does: only those that work. `is_explained`
+    says that what happened is known without a verdict, as after a restart.
+    """
     place = shlex.quote(str(run))
     flags = "".join(f" {flag}" for flag in replaying.flags)
     lines = []
     if not replaying.problem:
-        again = "find the cause again" if has_verdict else "find the cause"
-        lines.append((again, f"sonde diagnose {place} --step {step}{flags}"))
+        if not is_explained:
+            again = "find the cause again" if has_verdict else "find the cause"
+            lines.append((again, f"sonde diagnose {place} --step {step}{flags}"))
         lines.append(("replay the step, bit for bit", f"sonde replay {place} --step {step}{flags}"))
-    elif not has_verdict:
+    elif not has_verdict and not is_explained:
         lines.append(("read the cause off the curve", f"sonde why {place}"))
     if (has_verdict or has_samples) and _can_roll_back(run, step):
         lines.append(("plan a rollback", f"sonde rollback {place} --step {step}"))

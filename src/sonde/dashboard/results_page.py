@@ -4,7 +4,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sonde.dashboard.folder import ListedRun, OpenRun
 from sonde.dashboard.frame import commands
@@ -17,6 +17,8 @@ from sonde.records.values import decode
 from sonde.report.html.audits import audit_findings, audit_summary, audit_title
 from sonde.report.html.checks import check_results
 from sonde.report.html.markup import Child, note, section, tag
+
+_DATA: Final = "DATA"
 
 
 def check_page(row: ListedRun, run: OpenRun, _query: object) -> Child:
@@ -38,7 +40,7 @@ def check_page(row: ListedRun, run: OpenRun, _query: object) -> Child:
         return note(f"{path.name} cannot be shown: {error!r}", "note bad")
 
 
-def audit_page(_: ListedRun, run: OpenRun, _query: object) -> Child:
+def audit_page(row: ListedRun, run: OpenRun, _query: object) -> Child:
     """Render what `sonde audit` found in the corpus of the run."""
     path = RunLayout(run.path).audit
     if not path.exists():
@@ -46,8 +48,10 @@ def audit_page(_: ListedRun, run: OpenRun, _query: object) -> Child:
             "No audit of its corpus is in this run. An audit finds garbled and foreign texts,"
             " duplicates and bad pairs."
         )
-        line = f"sonde audit DATA --run {shlex.quote(str(run.path))}"
-        return [note(sentence, "none"), commands([("audit the corpus", line)])]
+        data = _data(row)
+        line = f"sonde audit {shlex.quote(data)} --run {shlex.quote(str(run.path))}"
+        what = "audit the corpus" if data != _DATA else f"audit the corpus, whose path is {_DATA}"
+        return [note(sentence, "none"), commands([(what, line)])]
     document, problem = _read(path)
     if problem:
         return note(problem, "note bad")
@@ -64,6 +68,14 @@ def _read(path: Path) -> tuple[Any, str]:
         return decode(read_small(path)), ""
     except (SondeError, OSError, ValueError) as error:
         return None, f"{path.name} cannot be read: {error}"
+
+
+def _data(row: ListedRun) -> str:
+    """Return where the data of a run of `sonde train` is; a name to replace for other runs."""
+    manifest = row.summary.manifest
+    settings = manifest.settings if manifest is not None else None
+    found = (settings or {}).get("data")
+    return found if isinstance(found, str) and Path(found).exists() else _DATA
 
 
 def _command(row: ListedRun) -> str:

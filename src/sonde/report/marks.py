@@ -43,6 +43,8 @@ RESTART: Final = "restart"
 """The kind of a step from which a run was resumed."""
 VERDICT: Final = "verdict"
 """The kind of a verdict about a step at which nothing else was recorded."""
+RESUMED: Final = "resume report"
+"""The kind of a restart that did not restore everything."""
 SUPERSEDED: Final = "superseded"
 """How the note of a mark begins whose step was made again later."""
 _MAX_STEP: Final = 2**53
@@ -301,7 +303,7 @@ def _resume_report(record: Record) -> Mark | None:
     sentences = "; ".join(f"{finding.what}: {finding.text}" for finding in complaints)
     title = f"{'not restored' if report.lost else 'changed'} at the restart: {sentences}"
     return Mark(
-        kind="resume report",
+        kind=RESUMED,
         step=report.step,
         last=report.step,
         title=wording.shortened(title, _MAX_TITLE),

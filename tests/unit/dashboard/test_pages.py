@@ -7,9 +7,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from dashboard_server import ask, serving
+from dashboard_server import ask, serving, token_of
 from eventful_run import BACK_TO, HOSTILE, NUM_STEPS, SPIKE_STEP
 
+from sonde.checkpoint.resume_report import EVENT as RESUME_REPORT
+from sonde.checkpoint.resume_report import Finding, ResumeReport
 from sonde.cli.main import run as sonde
 from sonde.dashboard.serve import DashboardServer
 from sonde.forensics.checks.check_report import CheckReport, RowPicture
@@ -425,3 +427,30 @@ def test_the_window_of_an_event_ends_where_the_run_ends(server: DashboardServer)
     event = get(server, f"{RUN}/step/{NUM_STEPS - 20}")
     assert f'data-from="{NUM_STEPS - 120}"' in event
     assert f'data-to="{NUM_STEPS}"' in event
+
+
+def test_a_restart_that_lost_something_offers_no_diagnosis(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        run.logger.log(5, {"loss": 1.0})
+    finding = Finding(what="moments", status="lost", text="EMPTY")
+    report = ResumeReport(step=5, from_step=5, claim="number", findings=[finding])
+    append_event(tmp_path / "run", RESUME_REPORT, **report.as_details())
+    (tmp_path / "run" / "flight" / "states" / "step-000000000004").mkdir(parents=True)
+    with serving(tmp_path, allow_jobs=True) as server:
+        answer = ask(server.port, f"/?token={token_of(server.address)}")
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        page = ask(server.port, "/run/run/step/5", headers={"Cookie": cookie})
+    assert "EMPTY" in page.text
+    assert "sonde replay" in page.text
+    assert "sonde diagnose" not in page.text
+    assert 'data-job="diagnose"' not in page.text
+    assert "samples of this step" not in page.text
+
+
+def test_the_audit_of_a_run_of_sonde_train_names_its_data(tmp_path: Path) -> None:
+    (tmp_path / "my data").mkdir()
+    with Run(tmp_path / "runs" / "run", config={"data": str(tmp_path / "my data")}):
+        pass
+    with serving(tmp_path / "runs") as server:
+        page = get(server, "/run/run/audit")
+    assert escape(f"sonde audit '{tmp_path / 'my data'}' --run {tmp_path}/runs/run") in page
