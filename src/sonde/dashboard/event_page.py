@@ -54,41 +54,53 @@ def event_page(
     if attempt:
         sentence = f"This is attempt {attempt} of the run, which was started over later."
         body.append(note(sentence, "note bad"))
-    curve = None if attempt else _curve(row, step)
-    if known is not None:
-        remark = superseded(found.path, known.step, known.time)
-        body.append(
-            tag("div", verdict(known, found.path, remark, copyable=True), curve, class_="beside")
-        )
-    else:
-        body.append(curve)
+    body.append(_what_happened(found, known, None if attempt else _curve(row, step)))
     if marks:
         body.append(section("Recorded", event_list(marks), class_="short"))
     elif known is None:
         sentence = f"No event was recorded at step {step:,}, and there is no verdict about it."
         body.append(note(sentence, "none"))
-    unexplained = [mark for mark in wrong if mark.kind != RESUMED]
-    body += [_samples(found, mark) for mark in unexplained]
+    body += [_samples(found, mark) for mark in _unexplained(wrong)]
     if known is not None:
         body.append(tensors(known))
     if wrong and all(SUPERSEDED in mark.note for mark in wrong):
         body.append(section("What to do next", note(_UNDONE)))
     elif not attempt:
         replaying = how_to_replay(run.path, row.summary.manifest, step)
-        lines = next_commands(
-            run.path,
-            step,
-            replaying,
-            has_verdict=known is not None,
-            has_samples=_has_samples(found, step, wrong),
-            is_explained=bool(wrong) and not unexplained and known is None,
-        )
+        lines = _commands(found, step, replaying, known, wrong)
         body.append(_next(row.name, step, lines, replaying, allow_jobs=allow_jobs))
     way_back = crumbs(tag("a", row.name, href=run_address(row.name)), here(f"step {step:,}"))
     around = _neighbours(row.name, found.marks, step)
     head = tag("header", way_back, tag("h1", f"Step {step:,}"), around)
     shown = tag("div", body, id="event", data_live=True)
     return document(f"step {step} of {row.name}", head, shown, live=row.name)
+
+
+def _what_happened(found: _Attempt, known: Verdict | None, curve: Markup | None) -> Markup | None:
+    """Return the verdict with the curve beside it, or the curve alone."""
+    if known is None:
+        return curve
+    remark = superseded(found.path, known.step, known.time)
+    told = verdict(known, found.path, remark, copyable=True)
+    return tag("div", told, curve, class_="beside")
+
+
+def _unexplained(marks: Sequence[Mark]) -> list[Mark]:
+    """Return the marks that samples may explain. A restart says itself what it lost."""
+    return [mark for mark in marks if mark.kind != RESUMED]
+
+
+def _commands(
+    found: _Attempt, step: int, replaying: Replaying, known: Verdict | None, wrong: Sequence[Mark]
+) -> list[tuple[str, str]]:
+    return next_commands(
+        found.path,
+        step,
+        replaying,
+        has_verdict=known is not None,
+        has_samples=_has_samples(found, step, wrong),
+        is_explained=bool(wrong) and not _unexplained(wrong),
+    )
 
 
 def _has_samples(found: _Attempt, step: int, marks: Sequence[Mark]) -> bool:

@@ -90,9 +90,7 @@ def verdict(verdict: Verdict, run: Path, remark: str = "", *, copyable: bool = F
     )
 
 
-def _cause(
-    cause: Cause, run: Path, advice: str, copyable: bool, class_: str = "cause"
-) -> Markup:
+def _cause(cause: Cause, run: Path, advice: str, copyable: bool, class_: str = "cause") -> Markup:
     rank = None if cause.rank is None else str(cause.rank)
     points_at = {"module": cause.module, "rank": rank, "setting": cause.setting}
     labels = [
