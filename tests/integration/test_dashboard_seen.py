@@ -94,6 +94,7 @@ def test_sixty_runs_have_a_line_a_colour_and_a_name_each(browser: Browser, tmp_p
         browser.wait_for("document.querySelectorAll('#colour-legend .entry').length === 3")
         assert "colour=dim" in browser.evaluate("location.search")
         assert browser.complaints == []
+        browser.open("about:blank")  # so that nothing asks a server that has ended
 
 
 def test_the_list_is_sorted_both_ways_by_clicks(page: Browser, server: DashboardServer) -> None:
