@@ -238,7 +238,7 @@ def test_axe_finds_nothing_serious(page: Browser, server: DashboardServer, schem
         serious = [
             (part, one["id"], one["nodes"][0]["html"][:200])
             for one in found
-            if one["impact"] in ("serious", "critical")
+            if one["impact"] in ("serious", "critical") or one["id"] == "heading-order"
         ]
         assert serious == []
 

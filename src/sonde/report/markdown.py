@@ -23,7 +23,7 @@ _AT_START: Final = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])")
 _HEADS: Final = {"h1": "# ", "h2": "## ", "h3": "### ", "h4": "#### ", "li": "- "}
 _INLINE: Final = ("span", "b", "code", "svg", "time")
 _LEFT_OUT: Final = ("svg", "details")
-_BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
+_BY_CLASS: Final = {"legend": "svg", "kicker": "svg"}
 """Elements that are treated as another element because of their class."""
 
 

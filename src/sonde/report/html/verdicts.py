@@ -101,7 +101,7 @@ def _cause(cause: Cause, run: Path, advice: str, copyable: bool, class_: str = "
     kind = tag("span", cause.cause.replace("_", " "), class_="label")
     share = [bar(cause.confidence), tag("b", wording.percent(cause.confidence))]
     confidence = tag("p", share, kind, labels, class_="confidence")
-    headline = tag("div", tag("p", cause.title, class_="title"), confidence, class_="headline")
+    headline = tag("div", tag("h3", cause.title, class_="title"), confidence, class_="headline")
     sentences = [
         _describe("Evidence", cause.evidence),
         _describe(advice, [_with_commands(line, run, copyable) for line in cause.advice]),
