@@ -19,10 +19,10 @@ _OPENING: Final = """# The public API
 
 <!-- Written by tools/pages.py from the code. Do not edit: change the docstrings and run it. -->
 
-Every public name, in a sentence. On the documentation site, the page of a package shows the arguments of its
-names, with an example; in Python, `help(sonde.Recorder)` does. A name loads when you first use it:
-`import sonde` loads no torch. Names that are not listed here may change without notice;
-[CONTRIBUTING](../CONTRIBUTING.md) says how a public name may change.
+Every public name, in a sentence. On the documentation site, the page of a package shows the
+arguments of its names, with examples; in Python, `help(sonde.Recorder)` does. A name loads when you
+first use it: `import sonde` loads no torch. Names that are not listed here may change without
+notice; [CONTRIBUTING](../CONTRIBUTING.md) says how a public name may change.
 """
 
 

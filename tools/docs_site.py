@@ -11,7 +11,13 @@ from mkdocs.structure.files import File, InclusionLevel
 
 PROJECT: Final = Path(__file__).parents[1]
 _OUTSIDE: Final = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
-_WHOLE: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
+_WHOLE: Final = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "benchmarks/RESULTS.md",
+)
 
 
 def on_files(files: Any, config: Any) -> Any:
