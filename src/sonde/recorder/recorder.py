@@ -12,6 +12,7 @@ every call into a plain one. The way of an update through the recorder is in pip
 costs is in benchmarks/flight.py.
 """
 
+import inspect
 import os
 import sys
 import weakref
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde import ranks
-from sonde.errors import SettingError, SondeError, TrainingStopped
+from sonde.errors import SettingError, SondeError, TrainingStopped, did_you_mean
 from sonde.forensics.checks.check_report import CheckReport
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
@@ -419,7 +420,11 @@ def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise SettingError(
                 f"{name}={part!r:.80} has no state_dict",
-                hint="pass objects with a state by name, such as scheduler=scheduler",
+                hint=did_you_mean(
+                    name,
+                    inspect.signature(Recorder).parameters,
+                    "pass objects with a state by name, such as scheduler=scheduler",
+                ),
             )
 
 
