@@ -223,6 +223,23 @@ FIGURES: Final = (
     ),
 )
 
+UNITS: Final = {
+    "Training a Transformer, whole updates": "tokens/s",
+    "What a trainer adds to an update": "µs",
+    "Logging ten numbers": "µs",
+    "One series of a million records": "ms",
+    "A metric into three levels": "µs",
+    "From text to tokens on the disk": "s",
+    "Encoding by a dictionary of words": "MB/s",
+    "Reading sequences at random": "thousand/s",
+    "Collating a batch": "batches/s",
+    "Beam search, float32": "tokens/s",
+    "Training blocked while saving 200 MB": "ms",
+    "Decoding spikes, 3 samples a line": "lines/s",
+    "Drawing a million steps in a browser": "s",
+    "Statistics of a tensor of 1M values": "ms",
+}
+
 
 def main() -> None:
     """Write the page and the picture."""
@@ -264,13 +281,13 @@ def page(found: list[Measured]) -> str:
     """docs/benchmarks.md."""
     rows = [
         f"| {one.figure.work} | {one.figure.peer} | {one.ours:,g} | {one.theirs:,g} |"
-        f" {_times(one.ratio)} | `{one.figure.section}` |"
+        f" {UNITS[one.figure.work]} | {_times(one.ratio)} | `{one.figure.section}` |"
         for one in found
     ]
     table = "\n".join(
         [
-            "| work | beside | ours | theirs | ratio | section |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| work | beside | ours | theirs | unit | ratio | section |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )
@@ -283,7 +300,7 @@ the machine, the versions and the command of every section.
 
 A ratio above 1 means that sonde is faster. Figures are CPU time on two cores, with one thread.
 `fairseq's loop` and `ATorch's way` are our reimplementations; the other peers are installed and run
-as they are. The unit of a figure stands in its section of the results.
+as they are.
 
 {table}
 
