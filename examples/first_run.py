@@ -29,7 +29,6 @@ def batch_of(step: int) -> Tensor:
 def train_step(batch: Tensor) -> Tensor:  # your existing loop body
     logits = model(batch[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-    recorder.loss(loss)  # not needed if the model returns its loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
