@@ -15,13 +15,14 @@ _WITH_NAMES: Final = ("compat.atorch", "compat.fairseq", "compat.msprobe", "comp
 PACKAGES: Final = sorted(
     [name for name in dir(sonde) if inspect.ismodule(getattr(sonde, name))] + list(_WITH_NAMES)
 )
-_OPENING: Final = """# The public names
+_OPENING: Final = """# The public API
 
 <!-- Written by tools/pages.py from the code. Do not edit: change the docstrings and run it. -->
 
-These are the names we promise. Each loads when it is first used: `import sonde` loads no torch and
-no dependency. What is not listed here may move or change without notice. CONTRIBUTING says
-how a promised name may change.
+Every public name, in a sentence. On the documentation site, the page of a package shows the
+arguments of its names, with examples; in Python, `help(sonde.Recorder)` does. A name loads when you
+first use it: `import sonde` loads no torch. Names that are not listed here may change without
+notice; [CONTRIBUTING](../CONTRIBUTING.md) says how a public name may change.
 """
 
 

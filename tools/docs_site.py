@@ -2,6 +2,7 @@
 as they do in the repository.
 """
 
+import ast
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,13 @@ from mkdocs.structure.files import File, InclusionLevel
 
 PROJECT: Final = Path(__file__).parents[1]
 _OUTSIDE: Final = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
-_WHOLE: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
+_WHOLE: Final = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "benchmarks/RESULTS.md",
+)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -81,13 +88,15 @@ def _reference(module: str) -> str:
         homes = [(home, name) for home, name in homes if home.startswith(module)]
     else:
         homes = [(home, name) for home, name in homes if not home.startswith("sonde.compat.")]
-    options = (
-        "    options:\n      show_root_toc_entry: false\n      show_root_heading: false\n     "
-        " members: false\n"
-    )
-    return f"# {module}\n\n::: {module}\n{options}\n" + "\n".join(
-        f"::: {home}.{name}\n" for home, name in sorted(homes, key=lambda one: one[1])
-    )
+    lines = [f"# {module}", "", _purpose(module), ""]
+    lines += [f"::: {home}.{name}\n" for home, name in sorted(homes, key=lambda place: place[1])]
+    return "\n".join(lines)
+
+
+def _purpose(module: str) -> str:
+    """What a package is for: the first paragraph of its docstring. The rest is about its files."""
+    source = PROJECT.joinpath("src", *module.split("."), "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
 
 
 def _listed(module: str) -> list[tuple[str, str]] | None:

@@ -1,5 +1,5 @@
 """Writes docs/benchmarks.md and its picture from benchmarks/RESULTS.md: how many times faster than
-each peer.
+each peer; and the figures that other pages quote (quoted_figures.py).
 
     python tools/figures.py            after `make bench`, which calls it
 
@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import quoted_figures
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = PROJECT / "benchmarks" / "RESULTS.md"
@@ -184,14 +186,14 @@ FIGURES: Final = (
         True,
     ),
     Figure(
-        "Standing still for a checkpoint of 200 MB",
+        "Training blocked while saving 200 MB",
         "torch.save",
         "checkpoint",
         r"\nsonde +[\d.]+ +[\d.]+ +",
         r"\ntorch.save +[\d.]+ +[\d.]+ +",
     ),
     Figure(
-        "Standing still for a checkpoint of 200 MB",
+        "Training blocked while saving 200 MB",
         "DCP async_save",
         "checkpoint",
         r"\nsonde +[\d.]+ +[\d.]+ +",
@@ -221,6 +223,23 @@ FIGURES: Final = (
     ),
 )
 
+UNITS: Final = {
+    "Training a Transformer, whole updates": "tokens/s",
+    "What a trainer adds to an update": "µs",
+    "Logging ten numbers": "µs",
+    "One series of a million records": "ms",
+    "A metric into three levels": "µs",
+    "From text to tokens on the disk": "s",
+    "Encoding by a dictionary of words": "MB/s",
+    "Reading sequences at random": "thousand/s",
+    "Collating a batch": "batches/s",
+    "Beam search, float32": "tokens/s",
+    "Training blocked while saving 200 MB": "ms",
+    "Decoding spikes, 3 samples a line": "lines/s",
+    "Drawing a million steps in a browser": "s",
+    "Statistics of a tensor of 1M values": "ms",
+}
+
 
 def main() -> None:
     """Write the page and the picture."""
@@ -230,6 +249,11 @@ def main() -> None:
             f"left out, not in {RESULTS.name}: {figure.work} against {figure.peer}", file=sys.stderr
         )
     PAGE.write_text(page(found), encoding="utf-8")
+    for quoting in quoted_figures.pages():
+        text = quoting.read_text(encoding="utf-8")
+        quoting.write_text(
+            quoted_figures.with_figures(text, RESULTS.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     PICTURE.write_text(picture(found), encoding="utf-8")
 
 
@@ -257,13 +281,13 @@ def page(found: list[Measured]) -> str:
     """docs/benchmarks.md."""
     rows = [
         f"| {one.figure.work} | {one.figure.peer} | {one.ours:,g} | {one.theirs:,g} |"
-        f" {_times(one.ratio)} | `{one.figure.section}` |"
+        f" {UNITS[one.figure.work]} | {_times(one.ratio)} | `{one.figure.section}` |"
         for one in found
     ]
     table = "\n".join(
         [
-            "| work | beside | ours | theirs | ratio | section |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| work | beside | ours | theirs | unit | ratio | section |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )
@@ -275,8 +299,8 @@ the machine, the versions and the command of every section.
 ![How many times faster sonde is than each peer](images/benchmarks.svg)
 
 A ratio above 1 means that sonde is faster. Figures are CPU time on two cores, with one thread.
-`fairseq's loop` and `ATorch's way` are restated from what these systems do; the other peers are
-installed and run as they are.
+`fairseq's loop` and `ATorch's way` are our reimplementations; the other peers are installed and run
+as they are.
 
 {table}
 
@@ -343,7 +367,7 @@ def picture(found: list[Measured]) -> str:
 
 def _short(work: str) -> str:
     return work.partition(",")[0].replace(
-        "Standing still for a checkpoint of 200 MB", "Saving a checkpoint"
+        "Training blocked while saving 200 MB", "Saving a checkpoint"
     )
 
 

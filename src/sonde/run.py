@@ -86,7 +86,16 @@ def runs_refused(reason: str) -> Iterator[None]:
 
 
 class Run:
-    """One training run and its directory. Use it in a `with` block, or call `close`."""
+    """One training run and its directory. Use it in a `with` block, or call `close`.
+
+    ```python
+    from sonde import Run
+
+    with Run("runs/mine", config={"lr": 1e-3}) as run:
+        for step in range(1, 101):
+            run.logger.log(step=step, data={"loss": 4 / step})
+    ```
+    """
 
     def __init__(
         self,
@@ -104,12 +113,17 @@ class Run:
     ) -> None:
         """Open a run, creating or resuming it.
 
-        `config` are the hyperparameters: any value. `data` maps names of data sets to their
-        fingerprints. `recipe` is the `module:function` that rebuilds the training from the settings
-        for a replay (docs/replay.md). `checkpoints` is a folder or URL outside the run and must be
-        given at every start. `rank` and `world_size` default to torchrun's environment.
-        `break_lock` also opens a directory that is locked by another machine. The directory is
-        readable by its owner only, unless it is `shared`.
+        Args:
+            directory: The directory of the run.
+            config: The hyperparameters: any value.
+            seeds: The seeds of the training, by name.
+            data: The fingerprints of the data sets, by name.
+            recipe: The `module:function` that rebuilds the training for a replay (docs/replay.md).
+            checkpoints: A folder or URL outside the run; give it at every start.
+            rank: The rank of this process; torchrun's environment says it otherwise.
+            world_size: The number of ranks, likewise.
+            break_lock: Also open a directory that another machine has locked.
+            shared: Let others read the directory; otherwise only its owner may.
         """
         if _refused:
             raise RunError(

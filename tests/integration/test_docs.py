@@ -11,8 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# What a reader has at hand (a model, a corpus) stands in a comment that only this test reads.
+# What a reader has at hand (a model, a corpus) may stand in a comment that only this test reads. No
+# page should need it: a reader who pastes the visible blocks has no such comment.
 BLOCK = re.compile(r"^(?:```python|<!-- given:)\n(.*?)^(?:```|-->)$", re.MULTILINE | re.DOTALL)
+WITH_HIDDEN_BLOCKS = {"docs/check.md", "docs/diagnosis.md"}
+FILE = re.compile(r"# (\w+\.py)\n")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -29,11 +32,50 @@ def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) ->
     # test's.
     blocks = BLOCK.findall(page.read_text())
     assert blocks
-    (tmp_path / "page.py").write_text("\n".join(blocks))
+    pasted = []
+    for block in blocks:
+        named = FILE.match(block)  # the page says: save this as …
+        if named:
+            (tmp_path / named[1]).write_text(block)
+        else:
+            pasted.append(block)
+    (tmp_path / "page.py").write_text("\n".join(pasted))
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_block_that_runs_is_visible() -> None:
+    hiding = {name_of(page) for page in PAGES if "\n<!-- given:" in page.read_text()}
+    assert hiding <= WITH_HIDDEN_BLOCKS
+
+
+FIRST_RUN = (ROOT / "examples" / "first_run.py").read_text().partition('"""\n\n')[2]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/get-started.md"])
+def test_the_first_run_is_the_same_on_every_page(page: str) -> None:
+    assert f"```python\n{FIRST_RUN}```\n" in (ROOT / page).read_text()
+
+
+@pytest.mark.slow
+def test_get_started_leads_from_nothing_to_a_verdict(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "get-started.md").read_text()
+    shell = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "first_run.py").write_text(FIRST_RUN)
+    said = ""
+    for line in "".join(shell).splitlines():
+        if line.startswith("pip") or line == "sonde demo":
+            continue  # test_wheel.py and test_demo.py do these
+        words = line.partition("  #")[0].replace("sonde ", "python -m sonde ", 1).split()
+        words = [sys.executable if word == "python" else word for word in words]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        said += done.stdout + done.stderr
+    assert "step 300: loss 3." in said
+    assert "reproduced bit for bit" in said
+    assert "The batch holds garbled text." in said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

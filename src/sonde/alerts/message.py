@@ -18,7 +18,7 @@ _MAX_ROW: Final = 160
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """One event, told."""
+    """One event as a message: what happened, why, and where."""
 
     step: int
     """The step of the event."""

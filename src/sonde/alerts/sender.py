@@ -38,13 +38,28 @@ class _State:
 
 
 class Alerts:
-    """Sends alerts to targets: URLs, commands or functions."""
+    """Sends alerts to targets: URLs, commands or functions.
+
+    ```python
+    from sonde.alerts import Alert, Alerts
+
+    received = []
+    alerts = Alerts(received.append, max_per_hour=6)
+    alerts.send(Alert(step=300, kind="spike", title="The loss jumped.", path="runs/mine"))
+    alerts.wait(5)
+    assert received[0].step == 300
+    ```
+    """
 
     def __init__(
         self, *targets: TargetLike, max_per_hour: int = 12, exit_seconds: float = 1.0
     ) -> None:
-        """At most `max_per_hour` alerts are sent in any hour; the others are counted. At the end of
-        the process, what is queued gets `exit_seconds`.
+        """Prepare to send.
+
+        Args:
+            targets: Webhooks, commands or functions; each gets every alert.
+            max_per_hour: Send at most so many in any hour; the others are counted.
+            exit_seconds: How long the process may wait for queued alerts when it ends.
         """
         if not targets:
             raise SettingError(

@@ -189,6 +189,17 @@ class Context:
 class Callback(ABC):
     """Base class of all callbacks: override the hooks you need. Hooks that are not overridden cost
     nothing.
+
+    ```python
+    from sonde.callbacks import Callback
+
+    class StopWhenGood(Callback):
+        def on_step_end(self, context):
+            if context.tensors["loss"] < 0.05:
+                context.ask_to_stop("the loss is good")
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[StopWhenGood()])`.
     """
 
     order: ClassVar[Order] = Order.LOG

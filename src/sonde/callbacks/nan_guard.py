@@ -35,15 +35,30 @@ def first_bad(values: Iterable[tuple[str, Any]]) -> str | None:
 
 
 class NanGuard(Callback):
-    """Watches the named values of each step and the weights of a model."""
+    """Watches the named values of each step and the weights of a model.
+
+    ```python
+    import torch
+    from sonde.callbacks import NanGuard
+
+    guard = NanGuard(torch.nn.Linear(4, 1), patience=3)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[guard])`.
+    """
 
     order: ClassVar[Order] = Order.EVALUATE  # before a checkpoint is saved
 
     def __init__(
         self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100
     ) -> None:
-        """`model` is inspected when a value is bad; without it, only the step's values are
-        checked.
+        """Prepare to watch.
+
+        Args:
+            model: Its weights are checked when a value is not finite; without it, only the values
+                of the step are.
+            patience: Stop after this many steps in a row with a value that is not finite.
+            weights_every: Check the weights every this many steps in any case.
         """
         check_at_least(1, patience=patience, weights_every=weights_every)
         self._model = model

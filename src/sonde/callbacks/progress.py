@@ -38,13 +38,26 @@ def _screen() -> TextIO:
 
 
 class ProgressCallback(PeriodicCallback):
-    """Shows the progress of a training run."""
+    """Shows the progress of a training run.
+
+    ```python
+    from sonde.callbacks import ProgressCallback
+
+    progress = ProgressCallback(max_steps=10_000)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[progress])`.
+    """
 
     def __init__(
         self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None
     ) -> None:
-        """`max_steps` is the end of the bar, `interval` the number of steps between two lines
-        without a terminal.
+        """Prepare to show progress.
+
+        Args:
+            max_steps: The end of the bar.
+            interval: The number of steps between two lines, where there is no terminal.
+            console: Where to print.
         """
         check_at_least(1, interval=interval, max_steps=1 if max_steps is None else max_steps)
         super().__init__(interval)

@@ -62,13 +62,26 @@ class TargetCharacters:
 
 
 class SpikeCallback(Callback):
-    """Passes every step to a `SpikeRecorder`."""
+    """Passes every step to a `SpikeRecorder`. A trainer with a run has one without asking.
+
+    ```python
+    from sonde import SpikeCallback, SpikeRecorder
+
+    watch = SpikeCallback(SpikeRecorder("spikes.jsonl"), seed=1)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[watch])`.
+    """
 
     asks: ClassVar[bool] = False
 
     def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
-        """`seed` is the training seed. Together with the number of updates before it, it determines
-        the random numbers of a step.
+        """Prepare to watch.
+
+        Args:
+            recorder: Receives every step.
+            seed: The seed of the training; it and the number of the step determine the random
+                numbers of the step.
         """
         self.recorder = recorder
         self._seed = seed

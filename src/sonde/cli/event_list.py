@@ -69,8 +69,12 @@ def _show_event(console: Console, mark: Mark, samples: Sequence[DecodedSample]) 
     label = Text.assemble((f"{steps_text(mark)}  ", "bold"), (f"{mark.kind}  ", "bold red"))
     far = "" if math.isnan(mark.z) else f" ({mark.z:+.1f} deviations)"
     print_beside(console, label, Text(f"{mark.title}{far}"))
+    told = set()
     for sample in samples[:_SAMPLES]:
         where = ", ".join(wording.origin(sample.ranked, sample))
+        if where in told:  # the worst of the step, and one that stands out by itself
+            continue
+        told.add(where)
         print_indented(console, Text(where, style="yellow"), 2)
         if sample.text:
             print_first_words(console, sample.text, 2)

@@ -141,6 +141,14 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
+def _where_to_look(arguments: list[str]) -> str:
+    """Return a hint for a command line that is not understood."""
+    verb = arguments[0] if arguments else ""
+    if verb in VERBS:
+        return f"`sonde help {verb}` shows its options, with examples"
+    return "`sonde help` lists the verbs, `sonde help VERB` their options"
+
+
 def run(arguments: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
@@ -149,7 +157,7 @@ def run(arguments: list[str]) -> int:
             result = build_app("".join(spelled_out[:1]))(spelled_out)
             sys.stdout.flush()
     except CycloptsError as error:
-        _complain(f"{error}", None, "`sonde help` lists the verbs, `sonde help VERB` their options")
+        _complain(f"{error}", None, _where_to_look(arguments))
         return 2
     except SondeError as error:
         _complain(error.message, error.cause, error.hint)

@@ -30,7 +30,7 @@ def watch(
     """Watch runs and logs, and tell somebody what goes wrong.
 
     Works from outside: the training need not know about it. Reads whatever `sonde why` reads. A run
-    that fails or is killed is told too.
+    that fails or is killed is reported too.
 
     Parameters
     ----------

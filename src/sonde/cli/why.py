@@ -51,8 +51,8 @@ def why(
     Says what happened, what it probably is, what cannot be known, and what to do next. Reads a run,
     or what another tool wrote: `trainer_state.json`, TensorBoard event files, wandb files,
     Lightning's `metrics.csv`, DLLogger and MLLOG lines, the printed logs of Megatron, NeMo, nanoGPT
-    and others, any CSV or JSON lines. Several runs are told together: what recurs at the same step
-    under other weights is the data's.
+    and others, any CSV or JSON lines. Several runs are judged together: what recurs at the same
+    step under other weights is the data's.
 
     Parameters
     ----------

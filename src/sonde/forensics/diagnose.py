@@ -41,8 +41,19 @@ def diagnose(
     """Diagnose what was wrong with a step; by default, with the newest recorded event that can be
     replayed.
 
-    `options` controls how the run is rebuilt. `seams` provides states, batches and updates for a
-    run that sonde's trainer did not make.
+    For a run of sonde's trainer. In a loop of your own, `sonde diagnose RUN -- python train.py`
+    does it.
+
+    ```text
+    verdict = sonde.diagnose("runs/m30k", step=1207)
+    print(verdict.causes[0].title, verdict.causes[0].confidence)
+    ```
+
+    Args:
+        run: The directory of the run.
+        step: The step to look at; the first update is 1.
+        options: How the run is rebuilt.
+        seams: Where states, batches and updates come from, for a run of another trainer.
     """
     started = time.monotonic()
     run = Path(run)

@@ -70,10 +70,13 @@ class Replay:
         seams: Seams | None = None,
         settings_of: int | None = None,
     ) -> None:
-        """Rebuild the training of the run in `run`, at its beginning. Without `seams` it is built
-        by the run's recipe.
+        """Rebuild the training of a run, at its beginning.
 
-        `settings_of`: with the settings that this step used; None uses those of the last start.
+        Args:
+            run: The directory of the run.
+            options: How the run is rebuilt.
+            seams: Where states, batches and updates come from; without it, the run's recipe.
+            settings_of: Use the settings of this step; None uses those of the last start.
         """
         self.run = run = Path(run)
         self._settings_of = settings_of

@@ -360,9 +360,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def _command_notes(run: Path, manifest: Manifest, host: HostCheckpoint | None) -> list[str]:
     if host is not None:
-        return [
-            f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"
-        ]
+        return [f"resume with {host.way_on}; the callback skips what the skip list names"]
     if is_built_in(manifest):
         return []
     if RunLayout(run).kept_states.is_dir():

@@ -52,7 +52,27 @@ _OWN: Final = "sonde"
 
 # transformers is Any to the type checker
 class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
-    """A callback that records one Trainer into one run directory."""
+    """A callback that records one Trainer into one run directory.
+
+    ```python
+    import torch
+    from transformers import Trainer, TrainingArguments
+    from sonde.integrations.huggingface import SondeCallback
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, x, labels):
+            return {"loss": (self.layer(x) - labels).square().mean()}
+
+    rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(32)]
+    arguments = TrainingArguments("out", max_steps=4, use_cpu=True, report_to=[])
+    callback = SondeCallback("runs/mine")
+    Trainer(Model(), arguments, train_dataset=rows, callbacks=[callback]).train()
+    ```
+    """
 
     def __init__(
         self,
@@ -61,7 +81,13 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         on_event: OnEvent = "record",
         options: RecorderOptions | None = None,
     ) -> None:
-        """`on_event` and `options` are those of a `Recorder`."""
+        """Prepare to record; the run is opened when training begins.
+
+        Args:
+            directory: The directory of the run.
+            on_event: What to do at an event, and who gets a message, as for a `Recorder`.
+            options: The options of the recorder.
+        """
         super().__init__("transformers", OLDEST, directory, on_event, options)
         self._model: Any = None
         self._num_micro = 1

@@ -106,7 +106,30 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
 
 
 class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any to the type checker
-    """A callback that records one Trainer into one run directory."""
+    """A callback that records one Trainer into one run directory.
+
+    ```python
+    import lightning
+    import torch
+    from sonde.integrations.lightning import SondeCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch):
+            return self.layer(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = lightning.Trainer(
+        max_steps=4, accelerator="cpu", logger=False, callbacks=[SondeCallback("runs/mine")]
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
+    ```
+    """
 
     def __init__(
         self,
@@ -116,7 +139,14 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         on_event: OnEvent = "record",
         options: RecorderOptions | None = None,
     ) -> None:
-        """`decode` converts tokens to text. `on_event` and `options` are those of a `Recorder`."""
+        """Prepare to record; the run is opened when training begins.
+
+        Args:
+            directory: The directory of the run.
+            decode: Converts a list of tokens to text. Without it, reports have no text.
+            on_event: What to do at an event, and who gets a message, as for a `Recorder`.
+            options: The options of the recorder.
+        """
         super().__init__(_PACKAGE, OLDEST, directory, on_event, options)
         self.is_from_environment = False
         """Whether nobody wrote it into the script (lightning_factory.py)."""

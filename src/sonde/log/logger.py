@@ -102,6 +102,14 @@ class Stamp:
 class Logger:
     """Passes records to backends. Use it in a `with` block or call `close`; it closes itself at
     exit.
+
+    ```python
+    from sonde import JSONStreamBackend, Logger, StdOutBackend, Verbosity
+
+    backends = [StdOutBackend(), JSONStreamBackend(Verbosity.VERBOSE, "log.jsonl")]
+    with Logger(backends) as logger:
+        logger.log(step=1, data={"train.loss": 4.2})
+    ```
     """
 
     def __init__(
@@ -111,10 +119,12 @@ class Logger:
         rank: int | None = None,
         default_verbosity: int = Verbosity.DEFAULT,
     ) -> None:
-        """Start logging to `backends`, ours or those written for DLLogger.
+        """Start logging.
 
-        `rank` defaults to torchrun's environment. `default_verbosity` applies to `log` calls
-        without a verbosity.
+        Args:
+            backends: Where records go: one backend or several, sonde's or written for DLLogger.
+            rank: The rank of this process; torchrun's environment says it otherwise.
+            default_verbosity: The level of `log` calls that give none.
         """
         given = [backends] if isinstance(backends, Backend) else backends
         self.backends = [as_backend(backend) for backend in given]

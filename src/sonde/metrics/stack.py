@@ -227,7 +227,21 @@ def log_scalar(
     """Add a value to a weighted average. With weight 0 only the latest value is shown (e.g. a
     learning rate).
 
-    None is ignored.
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_scalar("loss", 4.0, weight=100)
+        metrics.log_scalar("loss", 2.0, weight=300, round=3)
+    assert level.get_smoothed_value("loss") == 2.5
+    ```
+
+    Args:
+        key: The name of the metric.
+        value: The value; None is ignored.
+        weight: Its weight in the average.
+        priority: Orders metrics on a progress line, lowest first.
+        round: Show this many digits after the point.
     """
     if type(value) is float and (type(weight) is int or type(weight) is float):
         try:

@@ -136,6 +136,17 @@ class _Gradients:
 class PrecisionDebugger:
     """Saves single values of a training run. Constructing it again with equal settings returns the
     same object.
+
+    ```python
+    import torch
+    from sonde import PrecisionDebugger
+
+    debugger = PrecisionDebugger(dump_path="dump", step=[0, "2-3"])
+    for step in range(5):
+        PrecisionDebugger.save(torch.randn(4, 4), "activation")
+        debugger.step()
+    debugger.close()
+    ```
     """
 
     _instance: ClassVar["PrecisionDebugger | None"] = None
@@ -167,10 +178,17 @@ class PrecisionDebugger:
         summary_mode: str | None = None,
         model: object = None,
     ) -> "PrecisionDebugger":
-        """Start saving. `rank` and `step` are lists of numbers and ranges such as "3-5"; arguments
-        override the file.
+        """Start saving. Arguments override the file.
 
-        `model` is accepted for scripts written for msprobe; saving single values does not need it.
+        Args:
+            config_path: A config file, sonde's or msprobe's.
+            task: `"statistics"` (default), or `"tensor"` to save whole tensors as well.
+            dump_path: The directory to write into.
+            level: Only `"debug"`, msprobe's level for saving single values.
+            step: The steps to save, from 0: a list of numbers and ranges such as `"3-5"`.
+            rank: The ranks that save, in the same form.
+            summary_mode: `"statistics"` (default); `"md5"` adds a CRC-32, `"xxh3"` a 128-bit hash.
+            model: For scripts written for msprobe; it is not used.
         """
         del model
         arguments = {

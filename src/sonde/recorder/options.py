@@ -30,7 +30,16 @@ OnResume: TypeAlias = Literal["tell", "stop"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecorderOptions:
-    """Options of a `Recorder`. The defaults suit a run of hours on one machine."""
+    """Options of a `Recorder`. The defaults suit a run of hours on one machine.
+
+    ```python
+    from sonde import RecorderOptions
+
+    options = RecorderOptions(state_every=500, max_bytes=5 << 30, vitals=True)
+    ```
+
+    Pass them on: `sonde.Recorder("runs/mine", model, optimizer, options=options)`.
+    """
 
     # What is watched.
     spikes: SpikeSettings = field(default_factory=SpikeSettings)

@@ -12,6 +12,7 @@ every call into a plain one. The way of an update through the recorder is in pip
 costs is in benchmarks/flight.py.
 """
 
+import inspect
 import os
 import sys
 import weakref
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde import ranks
-from sonde.errors import SettingError, SondeError, TrainingStopped
+from sonde.errors import SettingError, SondeError, TrainingStopped, did_you_mean
 from sonde.forensics.checks.check_report import CheckReport
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
@@ -54,6 +55,25 @@ _open: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 class Recorder:
     """Records one training. Use it in a `with` block, or call `close`; a clean exit of Python
     closes it too.
+
+    ```python
+    import torch
+    import sonde
+
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(batch):
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    with sonde.Recorder("runs/mine", model, optimizer) as recorder:
+        for batch in torch.randn(20, 4, 8):
+            recorder.step(train_step, batch)
+    ```
     """
 
     def __init__(
@@ -71,12 +91,18 @@ class Recorder:
     ) -> None:
         """Start recording.
 
-        `run` is a directory, or a `Run` that you opened. `model` is what the loop calls, including
-        any wrapper and compilation. `decode` converts tokens to text. `sample_ids` returns the
-        names of the samples in a batch: numbers, or pairs of dataset and number; a batch that is a
-        dict may have them under that key. `config` are the hyperparameters. `on_event` says what to
-        do at an event, "record", "skip", "stop" or "heal", and who is told: a function, a command,
-        the URL of a webhook. `named` is everything else with a `state_dict`: scheduler, scaler.
+        Args:
+            run: A directory, or a `Run` that you opened.
+            model: What the loop calls, including any wrapper and compilation.
+            optimizer: The optimizer of the loop.
+            decode: Converts a list of tokens to text. Without it, reports have no text.
+            sample_ids: Returns the IDs of the samples in a batch: numbers, or pairs of dataset and
+                number. A batch that is a dict may hold them under the key `sample_ids` instead.
+            config: The hyperparameters: any value.
+            on_event: What to do at an event (`"record"`, `"skip"`, `"stop"` or `"heal"`), who gets
+                a message (a function, a command, the URL of a webhook), or a list of both.
+            options: What is watched, what is kept, and what an event may cost.
+            named: Everything else with a `state_dict`, by name: `scheduler=`, `scaler=`.
         """
         self._is_off = os.environ.get("SONDE", "").lower() == "off"
         self._is_closed = False
@@ -90,15 +116,14 @@ class Recorder:
         check_on_event(reaction, options)
         innermost = _innermost(optimizer)
         _check_arguments(model, innermost, named)
+        # whether closing the recorder closes the run
         self.owns_run = not isinstance(run, Run)
-        """Whether closing the recorder closes the run."""
         self.run = run if isinstance(run, Run) else Run(run, config=config)
         """The run that is recorded."""
         self.guard = Guard(self.run)
         self.training = Training(self.run, options, model, innermost, dict(named), decode)
         """The model, the optimizer and everything else that is recorded."""
         self.keeper = Keeper(self.training, self.guard)
-        """Keeps states and batches."""
         alerts = EventAlerts(self.run, targets)
         self._judgement = Judgement(self.training, self.keeper, self.guard, reaction, alerts)
         self._pipeline = Pipeline(
@@ -395,7 +420,11 @@ def _check_arguments(model: Any, optimizer: Any, named: dict[str, Any]) -> None:
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise SettingError(
                 f"{name}={part!r:.80} has no state_dict",
-                hint="pass objects with a state by name, such as scheduler=scheduler",
+                hint=did_you_mean(
+                    name,
+                    inspect.signature(Recorder).parameters,
+                    "pass objects with a state by name, such as scheduler=scheduler",
+                ),
             )
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sonde.errors import DamagedFile, RunError, RunNotFound, SondeError
+from sonde.errors import DamagedFile, RunError, RunNotFound, SondeError, did_you_mean
 from sonde.records.files import check_folder, read_small, write_file
 from sonde.records.layout import RunLayout
 from sonde.records.seal import seal_document, unseal_document
@@ -115,17 +115,35 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     )
 
 
+def _no_run(root: Path) -> RunNotFound:
+    """Return the error for a path that is no run, with what was probably meant."""
+    hint = "`sonde runs DIR` lists the runs below a directory"
+    if root.is_file():
+        cause = f"{root} is a file"
+        if (root.parent / RunLayout(root).manifest.name).exists():
+            hint = f"give the directory of the run: {root.parent}"
+        else:
+            hint = "give the directory of a run; `sonde why FILE` reads a log"
+    elif root.is_dir():
+        cause = f"{RunLayout(root).manifest} does not exist"
+    else:
+        cause = f"{root} does not exist"
+        beside = [str(folder) for folder in root.parent.glob("*/") if _is_run(folder)]
+        hint = did_you_mean(str(root), beside, hint) or hint
+    return RunNotFound(f"there is no run in {root}", cause=cause, hint=hint)
+
+
+def _is_run(folder: Path) -> bool:
+    return RunLayout(folder).manifest.exists()
+
+
 def read_manifest(root: str | Path) -> Manifest:
     """Read the manifest of the run directory `root`."""
     path = RunLayout(Path(root)).manifest
     try:
         document = decode(unseal_document(read_small(path)))
     except (FileNotFoundError, NotADirectoryError):
-        raise RunNotFound(
-            f"there is no run in {root}",
-            cause=f"{path} does not exist",
-            hint="`sonde runs DIR` lists the runs below a directory",
-        ) from None
+        raise _no_run(Path(root)) from None
     except OSError as error:
         raise RunError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     except ValueError as error:

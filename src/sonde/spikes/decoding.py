@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sonde.data.datasets import BlockDataset, PairDataset, open_pairs
 from sonde.data.directory import DataDirectory
+from sonde.data.skip_list import CONTENT
 from sonde.data.token_file import TokenFile, beside
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.spikes.spike_log import RankedSample
@@ -145,12 +146,12 @@ class SampleDecoder:
             dataset = open_dataset(name, description, self._directory)
         elif self._directory is not None:
             dataset = open_pairs(self._directory, name)
+        elif name == CONTENT:
+            raise SettingError("its text was not recorded: give the recorder decode=")
+        elif name:
+            raise SettingError(f"the run does not say where the dataset {name!r} is")
         else:
-            raise SettingError(
-                f"the run does not say where the dataset {name!r} is"
-                if name
-                else "the samples name no dataset"
-            )
+            raise SettingError("the samples name no dataset")
         if self._tokenizer is not None:
             return dataset, self._tokenizer, self._tokenizer
         directory = DataDirectory(dataset.target.prefix.parent)

@@ -115,6 +115,17 @@ class SpikeSettings:
 class SpikeRecorder:
     """Watches the steps of one rank. Call `observe` once per step, and `close` at the end (or use
     it as a context manager).
+
+    ```python
+    import math
+    from sonde import SpikeRecorder
+
+    with SpikeRecorder("spikes.jsonl") as recorder:
+        for step in range(1, 301):
+            loss = 9.0 if step == 250 else 3.0 + 0.05 * math.sin(step)
+            recorder.observe(step, loss)
+    assert recorder.num_events == 1
+    ```
     """
 
     def __init__(
@@ -130,12 +141,20 @@ class SpikeRecorder:
         ledger: Ledger | None = None,
         characters: CountCharacters | None = None,
     ) -> None:
-        """`file` receives the records; a path is opened. `datasets` are described in it, so that
-        their text can be found later.
+        """Start watching.
 
-        `ledger` receives the history of every sample. `investigate` is called when an event begins,
-        before it is written, and may add details about the step. `characters` counts those of some
-        rows of a step; with it, rows that stand out by their bits per character are noticed too.
+        Args:
+            file: Receives the records; a path is opened.
+            settings: What to watch for, and what to keep.
+            rank: The rank of this process.
+            world_size: The number of ranks.
+            datasets: The data sets by name; the file describes them, so that their text can be
+                found later.
+            agree: Returns whether any rank has an event, given whether this one has.
+            investigate: Called when an event begins, before it is written; it may add details.
+            ledger: Receives the history of every sample.
+            characters: Counts the characters of some rows of a step. With it, rows that stand out
+                by their bits per character are noticed too.
         """
         self.settings = settings or SpikeSettings()
         self.rank = rank

@@ -142,7 +142,7 @@ class SpikeLog:
             sample.step or 0 for sample in self.samples
         }
         known = ", ".join(map(str, sorted(steps)[:20]))
-        hint = f"there are {known}" if known else "there are none"
+        hint = f"spikes were recorded at step {known}" if known else "no spike was recorded at all"
         raise SettingError(f"no spike was recorded at step {step}", hint=hint)
 
     def samples_at(self, step: int) -> list[RankedSample]:

@@ -58,6 +58,12 @@ class StopState:
 class StopWhen:
     """The conditions that end a run, in any combination. At least one must be given. 0 and -1 turn
     one off, as None does.
+
+    ```python
+    from sonde import StopWhen
+
+    stop = StopWhen(max_epochs=20, max_hours=8, patience=3)
+    ```
     """
 
     max_epochs: int | None = None

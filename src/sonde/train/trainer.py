@@ -62,7 +62,24 @@ from sonde.train.unregistered import tell_unregistered
 
 
 class Trainer:
-    """Trains one task on one source of data."""
+    """Trains one task on one source of data.
+
+    ```python
+    import torch
+    from sonde import Run, StopWhen, Trainer
+
+    class Task:
+        model = torch.nn.Linear(4, 1)
+        def compute(self, batch):
+            return self.model(batch).square().mean(), len(batch)
+
+    data = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=8)
+    optimizer = torch.optim.AdamW(Task.model.parameters())
+    with Run("runs/mine") as run:
+        trainer = Trainer(Task(), data, optimizer, schedule=lambda update: 1e-2, run=run)
+        trainer.train(stop=StopWhen(max_updates=30))
+    ```
+    """
 
     def __init__(
         self,
@@ -77,12 +94,18 @@ class Trainer:
         heal: Any = None,
         create_tb_writer: bool = False,
     ) -> None:
-        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler
-        (step.py).
+        """Prepare a training; `train` starts it.
 
-        `valid_data()` returns this rank's held-out batches, from the start at each call.
-        `heal=Heal(max_times=5)` makes the run heal itself (docs/heal.md). `create_tb_writer=True`
-        creates a `tb_writer` for callbacks.
+        Args:
+            task: Has a `model`, and a `compute(batch)` that returns the mean loss and its count.
+            data: Yields batches: a torch DataLoader, or anything with `TrainingData`'s methods.
+            optimizer: The optimizer of the task's model.
+            schedule: The learning rate: a `Schedule`, a torch scheduler, a function of the update.
+            run: The run that records everything; without one, nothing is recorded.
+            valid_data: Returns this rank's held-out batches, from the start at each call.
+            settings: Micro-batches, clipping, precision, intervals.
+            heal: `Heal(max_times=5)` lets the run recover by itself (docs/heal.md).
+            create_tb_writer: Make a TensorBoard writer, `tb_writer`, for callbacks.
         """
         self.settings = settings or TrainerSettings()
         self.plateau: Plateau | None = None
@@ -91,11 +114,8 @@ class Trainer:
         """Receives log records; the run's own logger unless you set another one before training."""
         self.task = task
         self.data: Any = as_training_data(data)
-        """The source of batches."""
         self.schedule = schedule
-        """The learning rate schedule."""
         self.run = run
-        """The run that records everything; None records nothing."""
         self.optimizer = optimizer
         self.rates = Rates(schedule, optimizer)
         self.valid_data = valid_data
@@ -107,9 +127,7 @@ class Trainer:
             )
         self.heal = heal
         self.tb_writer: Any = open_tb_writer(run) if create_tb_writer else None
-        """A TensorBoard SummaryWriter in the run, on rank 0, if it was requested; None
-        otherwise.
-        """
+        """A TensorBoard SummaryWriter in the run, on rank 0, if you asked for it."""
         self.checkpoint_dir = None if run is None else str(run.checkpoint_place)
         """Where the run keeps its checkpoints; for callbacks, as NeMo's scripts pass it on."""
         self.gave_up = False

@@ -32,6 +32,14 @@ class TokenLossSpike(LossSpike, ABC):
 
     A subclass may override ATorch's two extension points: `fetch` (where a sample's tokens come
     from) and `parse_sample_content` (what is written for a line).
+
+    ```python
+    from sonde import TokenLossSpike
+
+    spikes = TokenLossSpike("spikes", min_iter=100, min_loss=4.0)
+    samples = "3-0-1-2-7,3-0-1-2-8"
+    spikes.save_loss("losses", 5.2, 207, losses_str="2.1,8.3", sample_infos_str=samples)
+    ```
     """
 
     def __init__(  # the manual's signature
@@ -44,6 +52,17 @@ class TokenLossSpike(LossSpike, ABC):
         loss_info_splitter: str = "\t",
         loss_sample_str_splitter: str = ",",
     ) -> None:
+        """Prepare to save or decode.
+
+        Args:
+            loss_spike_save_dir: The directory of the saved files.
+            sample_data_paths: The data sets, each a name and the directory of its shards.
+            each_sample_len: The number of tokens in a row.
+            min_iter: Leave out earlier iterations.
+            min_loss: Leave out lower losses.
+            loss_info_splitter: Stands between the fields of a line.
+            loss_sample_str_splitter: Stands between the samples of a field.
+        """
         if each_sample_len is not None and each_sample_len < 1:
             raise SettingError(
                 f"each_sample_len is the number of tokens of a row, not {each_sample_len}"

@@ -23,7 +23,16 @@ _logger = logging.getLogger("sonde")
 
 
 class CheckpointCallback(Callback):
-    """Sets where checkpoints are, and when to save one."""
+    """Sets where checkpoints are, and when to save one.
+
+    ```python
+    from sonde import CheckpointCallback
+
+    saver = CheckpointCallback("checkpoints", step_freq=1000, checkpoints_to_keep=4)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[saver])`.
+    """
 
     order: ClassVar[Order] = Order.SAVE
     critical: ClassVar[bool] = True  # a run that cannot save must not continue as if it could
@@ -40,8 +49,17 @@ class CheckpointCallback(Callback):
         metric: str | None = None,
         mode: Literal["min", "max"] = "min",
     ) -> None:
-        """A frequency of -1 is off; with both off, the callback only restores. `metric` names an
-        evaluation result.
+        """Prepare to restore and save. With both frequencies at -1, it only restores.
+
+        Args:
+            folder: Where checkpoints are saved, and restored from.
+            load_from_folder: Where the first start restores from, if not from `folder`.
+            step_freq: Save every this many updates; -1 is off.
+            epoch_freq: Save every this many epochs; -1 is off.
+            checkpoints_to_keep: Keep the newest so many; 0 or less keeps all.
+            force_load: Raise if no checkpoint can be restored.
+            metric: An evaluation result; the checkpoint with the best value is kept too.
+            mode: Whether a lower (`"min"`) or a higher (`"max"`) value is better.
         """
         if folder is None:  # `checkpoint_dir` of a trainer without a run
             raise SettingError(

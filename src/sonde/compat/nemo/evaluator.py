@@ -29,7 +29,22 @@ Kept: TypeAlias = dict[Any, Any]
 
 
 class EvaluatorCallback(SendsToWandb):
-    """Asks for evaluations and logs the results of the user's functions."""
+    """Asks for evaluations and logs the results of your functions.
+
+    ```python
+    from sonde import EvaluatorCallback
+
+    def on_batch(values, kept):
+        kept.setdefault("losses", []).extend(values["loss"])
+
+    def on_done(kept):
+        return {"eval_loss": float(max(kept["losses"]))}
+
+    evaluator = EvaluatorCallback(["loss"], on_batch, on_done, eval_step=100)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[evaluator])`.
+    """
 
     order: ClassVar[Order] = Order.EVALUATE
     only_rank_0: ClassVar[bool] = True
@@ -49,8 +64,20 @@ class EvaluatorCallback(SendsToWandb):
         *,
         eval_data: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
-        """`eval_data()` returns this rank's held-out batches, in place of the trainer's.
-        `tb_writer_func` is called only with a `tb_writer`.
+        """Prepare to evaluate.
+
+        Args:
+            eval_tensors: Names of values of a batch, or handles with a `name`.
+            user_iter_callback: Called for every batch: (values, a dict to keep things in).
+            user_epochs_done_callback: Called at the end with that dict; returns the results.
+            tb_writer: The TensorBoard writer.
+            tb_writer_func: Writes the results: (writer, results, step); only with a `tb_writer`.
+            eval_step: Evaluate every this many updates.
+            eval_epoch: Evaluate every this many epochs.
+            wandb_name: The name of the W&B run.
+            wandb_project: The W&B project.
+            eval_at_start: Evaluate before the first update, too.
+            eval_data: Returns this rank's held-out batches, in place of the trainer's.
         """
         if eval_step is None and eval_epoch is None:
             raise SettingError(

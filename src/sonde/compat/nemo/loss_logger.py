@@ -23,7 +23,18 @@ _logger = logging.getLogger("sonde")
 
 
 class SimpleLossLoggerCallback(PeriodicCallback):
-    """Logs named values of the step every `step_freq` updates."""
+    """Logs named values of the step every `step_freq` updates.
+
+    ```python
+    from sonde import SimpleLossLoggerCallback
+
+    log_loss = SimpleLossLoggerCallback(
+        tensors=["loss"], print_func=lambda values: print(values[0].item()), step_freq=25
+    )
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[log_loss])`.
+    """
 
     def __init__(
         self,
@@ -34,10 +45,16 @@ class SimpleLossLoggerCallback(PeriodicCallback):
         step_freq: int = 25,
         tb_writer: Any = None,
     ) -> None:
-        """`tensors` are names or handles with a `name`; the functions get their values in this
-        order.
+        """Prepare to log. The two TensorBoard functions are called only with a `tb_writer`.
 
-        The two TensorBoard functions are called only with a `tb_writer`.
+        Args:
+            tensors: Names of values of the step, or handles with a `name`. The functions get the
+                values in this order.
+            print_func: Prints the values.
+            get_tb_values: Returns pairs of a name and a value for TensorBoard.
+            log_to_tb_func: Writes to TensorBoard itself: (writer, values, step).
+            step_freq: Log after the first update and every this many.
+            tb_writer: The TensorBoard writer.
         """
         super().__init__(step_freq, tb_writer, tensors=tensors)
         self._print = print_func

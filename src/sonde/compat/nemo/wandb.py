@@ -50,7 +50,16 @@ class SendsToWandb(Callback, ABC):
 
 
 class WandbCallback(SendsToWandb, PeriodicCallback):
-    """Sends named values of the step to W&B every `update_freq` updates."""
+    """Sends named values of the step to W&B every `update_freq` updates.
+
+    ```python
+    from sonde import WandbCallback
+
+    to_wandb = WandbCallback(["loss"], wandb_project="mine", args={"lr": 1e-3}, update_freq=25)
+    ```
+
+    Pass it on: `trainer.train(stop=…, callbacks=[to_wandb])`.
+    """
 
     def __init__(
         self,
@@ -60,7 +69,15 @@ class WandbCallback(SendsToWandb, PeriodicCallback):
         args: Any = None,
         update_freq: int = 25,
     ) -> None:
-        """`args` are the hyper-parameters: a dict or a namespace."""
+        """Prepare to send.
+
+        Args:
+            train_tensors: Names of values of the step, or handles with a `name`.
+            wandb_name: The name of the W&B run.
+            wandb_project: The W&B project.
+            args: The hyperparameters: a dict or a namespace.
+            update_freq: Send after the first update and every this many.
+        """
         check_at_least(1, update_freq=update_freq)
         super().__init__(update_freq, tensors=train_tensors)
         self.session = WandbSession(wandb_name, wandb_project, args)

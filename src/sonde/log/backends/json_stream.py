@@ -22,7 +22,15 @@ _DOLLAR: Final = ord("$")
 
 
 class JSONStreamBackend(Backend):
-    """Appends every record to a file, with one system call each."""
+    """Appends every record to a file, with one system call each.
+
+    ```python
+    from sonde import JSONStreamBackend, Logger, Verbosity
+
+    with Logger(JSONStreamBackend(Verbosity.VERBOSE, "log.jsonl")) as logger:
+        logger.log(step=[1, 20], data={"train.loss": 4.2})
+    ```
+    """
 
     ALL_RANKS = True
 
@@ -35,10 +43,14 @@ class JSONStreamBackend(Backend):
         prefix: str = "",
         **options: Any,
     ) -> None:
-        """Open `filename`, or write to a record file that its owner has opened and will close.
+        """Open the file.
 
-        `append=False` starts a new file: existing content is deleted. `prefix` writes the lines of
-        another logger.
+        Args:
+            verbosity: The level of this backend.
+            filename: The file; or a record file that its owner has opened and will close.
+            append: Whether existing content stays; False deletes it.
+            prefix: Begins every line, as in the files of another logger.
+            options: Those of `Backend`: `every_n`, `every_seconds`, `all_ranks`.
         """
         super().__init__(verbosity, **options)
         if prefix and prefix not in WRITERS:

@@ -100,7 +100,16 @@ def _one_line(text: str) -> str:
 
 
 class StdOutBackend(Backend):
-    """Prints LOG records as lines and INFO as text; METADATA affects the format of later lines."""
+    """Prints LOG records as lines and INFO as text; METADATA affects the format of later lines.
+
+    ```python
+    from sonde import Logger, StdOutBackend
+
+    with Logger(StdOutBackend()) as logger:
+        logger.metadata("train.loss", {"unit": "nats", "format": ":.3f"})
+        logger.log(step=1, data={"train.loss": 4.2345})
+    ```
+    """
 
     def __init__(
         self,
@@ -110,6 +119,15 @@ class StdOutBackend(Backend):
         prefix_format: Callable[..., str] | None = None,
         **options: Any,
     ) -> None:
+        """Prepare to print.
+
+        Args:
+            verbosity: The level of this backend.
+            step_format: Formats a step.
+            metric_format: Formats a metric: (name, its metadata, its value).
+            prefix_format: Formats what stands before the step.
+            options: Those of `Backend`: `every_n`, `every_seconds`, `all_ranks`.
+        """
         super().__init__(verbosity, **options)
         self._metadata: dict[str, dict[str, Any]] = {}
         self._formats = LineFormats(step_format, metric_format, prefix_format)
