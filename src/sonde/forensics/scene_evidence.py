@@ -103,6 +103,8 @@ class SceneEvidence:
     """The shapes that it has in the other batches."""
     rates: Sequence[tuple[int, Sequence[float]]] = ()
     """The learning rates of the last updates, those of the step last: one for each group."""
+    highest_rate: float = 0.0
+    """The highest rate of any group before those updates."""
     broken: BrokenNumbers | None = None
     """Where the numbers stopped being finite, if they did."""
     resume: ResumeReport | None = None

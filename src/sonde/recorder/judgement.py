@@ -94,6 +94,8 @@ class Judgement:
         """The update that is being judged."""
         self.is_alone = ranks.world_size() == 1
         """Whether there is no other rank."""
+        self._highest_rate = 0.0
+        """The highest learning rate of any group, before the steps that are held."""
         self._num_skipped = 0
         self._num_texts = 0
         self._num_done = 0
@@ -152,6 +154,8 @@ class Judgement:
     def done(self, update: Update) -> None:
         """Finish an update: write it down now, or when its loss has arrived."""
         update.is_over = True
+        if len(self._recent) == self._recent.maxlen:
+            self._highest_rate = max(self._highest_rate, *self._recent[0].rates, 0.0)
         self._recent.append(update)
         self._num_done += 1
         if self._num_done == _NUM_CALM:
@@ -273,6 +277,7 @@ class Judgement:
         found = replace(
             found,
             resume=self._training.resume_report,
+            highest_rate=self._highest_rate,
             preceded=what_preceded(self._keeper.vitals_so_far(), update.step),
         )
         if scene.rows:
@@ -291,11 +296,15 @@ class Judgement:
                 found,
                 started,
                 event=asdict(event),
-                may_be_noise=self.on_event == "record"
-                and _may_be_noise(event, update, self._recent),
+                may_be_noise=self.on_event == "record" and self._is_like_noise(event, update),
             )
             if verdict is not None:
                 self._alerts.event(event, verdict)
+
+    def _is_like_noise(self, event: Event, update: Update) -> bool:
+        has_rows = self._options.spikes.sample_risk is not None and update.rows() is not None
+        is_ordinary = has_rows and self.spikes.sample_event is None
+        return _may_be_noise(event, update, self._recent, has_ordinary_rows=is_ordinary)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
         """Keep the texts of outlying samples, and write a first verdict on the first ones. Each
@@ -335,17 +344,21 @@ class Judgement:
                 self._alerts.sample(headline, verdict)
 
 
-def _may_be_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:
+def _may_be_noise(
+    event: Event, update: Update, recent: Iterable[Update], *, has_ordinary_rows: bool
+) -> bool:
     """Return whether a jump is nothing by itself: where several optimizers play against each other,
-    where the batch is much smaller than others, or where the loss rises by little.
+    where the batch is much smaller than others, where the loss rises by little, or where no row is
+    above what rows of its length have now and then.
     """
     if update.has_other_moved:
         return True
     sizes = sorted(other.num_rows for other in recent)
     if sizes and update.num_rows < _SMALL_BATCH * sizes[len(sizes) // 2]:
         return True
-    rise = event.value - event.baseline
-    return event.metric == "loss" and rise < _LITTLE * abs(event.baseline)
+    if event.metric != "loss" or not math.isfinite(event.value):
+        return False
+    return has_ordinary_rows or event.value - event.baseline < _LITTLE * abs(event.baseline)
 
 
 def _many_skips(step: int, count: int) -> QuietFinding:

@@ -63,3 +63,19 @@ def test_an_operation_is_not_blamed_for_what_exploded_before(before: float, caus
         broken=BrokenNumbers(is_forward=True, module="rnn", operation="tanh", num_rows=8),
     )
     assert judge_scene(scene)[0].cause == cause
+
+
+@pytest.mark.parametrize(("highest", "is_blamed"), [(0.1, True), (1.0, False)])
+def test_a_rate_that_goes_back_to_where_it_was_is_not_blamed_at_the_scene(
+    highest: float, is_blamed: bool
+) -> None:
+    scene = SceneEvidence(
+        step=135,
+        own=3.0,
+        is_exact=True,
+        normal=1.0,
+        others=[(1.0, 2.8), (1.1, 2.9), (0.9, 3.0)],
+        rates=[(132, (0.01,)), (133, (1.0,)), (134, (1.0,)), (135, (1.0,))],
+        highest_rate=highest,
+    )
+    assert (judge_scene(scene)[0].cause == "learning_rate") == is_blamed

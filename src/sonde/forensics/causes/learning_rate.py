@@ -31,6 +31,10 @@ _SCENE_RATIO: Final = 3.0
 """At the scene, where no other rate can be tried, only a rise by this factor is a jump."""
 _PLAIN_RATIO: Final = 5.0
 """A rise by this factor is not due to a schedule, whether or not the loss shows it yet."""
+_AS_BEFORE: Final = 1.05
+"""A rate that jumps no higher than this many times the highest so far may be a warm restart."""
+_RESTARTED: Final = 0.45
+"""The most that such a jump counts: schedules do it on purpose."""
 _WARM: Final = 10
 """Jumps in the first steps are normal during warm-up."""
 _LEAST_EXCESS: Final = 2.0
@@ -238,6 +242,10 @@ def _jumped(evidence: Evidence) -> CauseFinding | None:
         sentences.append(f"the schedule says {scheduled:.3g} there")
         setting = "schedule"
     score, bad_checkpoint = _without_jump(evidence, jump, rate_before, sentences)
+    earlier = [record.lr for number, record in evidence.case.steps.items() if number < jump.step]
+    if jump.lr <= _AS_BEFORE * max(earlier, default=0.0):
+        sentences.append("it had been as high before: a schedule that restarts does this")
+        score = min(score, _RESTARTED)
     return CauseFinding(
         score=score, evidence=sentences, setting=setting, bad_checkpoint=bad_checkpoint
     )
@@ -361,7 +369,8 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     earlier = zip(scene.rates, scene.rates[1:], strict=False)
     for (_, before), (step, rates) in reversed(list(earlier)):
         jump = None if step >= scene.step else _jump(before, rates)
-        if jump is not None:
+        is_known = max(rates, default=0.0) <= _AS_BEFORE * scene.highest_rate
+        if jump is not None and not is_known:
             sentences = [f"{jump} at step {step}", scene.describe_state()]
             return CauseFinding(score=0.85, evidence=sentences, setting="lr", bad_checkpoint=step)
     return None

@@ -28,6 +28,8 @@ class OneBatch:
     """The loss before each of them."""
     largest_rate: float = 1.0
     num_optimizers: int = 1
+    has_scaler: bool = False
+    """Whether a gradient scaler may skip updates."""
     unknown: str = ""
     """Why it could not be tried; empty if it was."""
     losses_at_lower_rate: tuple[float, ...] = ()
@@ -71,6 +73,8 @@ def judge(measured: OneBatch) -> Outcome:
     if max(measured.losses) == min(measured.losses):
         if measured.largest_rate == 0:
             return cannot_tell("The learning rate was 0.")
+        if measured.has_scaler:
+            return cannot_tell("The loss stays the same: the gradient scaler skips the updates.")
         return wrong(f"The loss of one batch stays {first:.6g} to the bit.")
     if last < first:
         return fine(f"The loss falls {path}.")

@@ -198,7 +198,9 @@ def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
     if len(first.optimizers) > 1:
         return OneBatch(losses=(), num_optimizers=len(first.optimizers))
     measured = OneBatch(
-        losses=_losses_by_heart(bench), largest_rate=max(first.rates().rates, default=0.0)
+        losses=_losses_by_heart(bench),
+        largest_rate=max(first.rates().rates, default=0.0),
+        has_scaler=any(scaler.is_enabled() for scaler in bench.training.scalers()),
     )
     if ranks.any_rank(measured.rises):
         return replace(measured, losses_at_lower_rate=_losses_by_heart(bench, LOWER_RATE))

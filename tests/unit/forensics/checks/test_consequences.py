@@ -28,3 +28,11 @@ def test_a_batch_cannot_be_learnt_by_heart_without_gradients(
     assert (reach.status, by_heart.status) == (of_reach, expected)
     assert "So it is." in by_heart.text
     assert bool(by_heart.advice) == (expected == "wrong")
+
+
+@pytest.mark.parametrize(("has_scaler", "expected"), [(True, "cannot tell"), (False, "wrong")])
+def test_a_loss_that_stays_is_no_mistake_where_a_scaler_skips(
+    has_scaler: bool, expected: Status
+) -> None:
+    measured = one_batch.OneBatch(losses=(2.0,) * 9, has_scaler=has_scaler)
+    assert result_of(one_batch.CHECK, measured).status == expected
