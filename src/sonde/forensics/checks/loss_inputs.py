@@ -22,7 +22,7 @@ class LossInputs:
     broadcasts: bool = False
     """Whether prediction and target have different shapes that torch stretches to a larger one."""
     lacks_logarithm: bool = False
-    """Whether `nll_loss` was given probabilities instead of their logarithms."""
+    """Whether `nll_loss` was given anything but logarithms of probabilities."""
 
 
 def judge(measured: LossInputs) -> Outcome:
@@ -44,7 +44,10 @@ def judge(measured: LossInputs) -> Outcome:
             " twice."
         )
     if measured.lacks_logarithm:
-        return wrong(f"{name} expects logarithms, and it is given probabilities.")
+        return wrong(
+            f"{name} expects logarithms of probabilities, and what it is given does not add up"
+            " to 1 as those do."
+        )
     return fine(f"{name} is given what it expects.")
 
 

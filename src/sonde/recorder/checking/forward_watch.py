@@ -218,7 +218,7 @@ class ForwardWatch(TorchFunctionMode):
                 target.detach(),
                 counts,
                 is_normalised,
-                func is F.nll_loss and is_of_classes and _are_probabilities(scores),
+                func is F.nll_loss and is_of_classes and not _are_log_probabilities(scores),
                 mean,
             )
         )
@@ -328,6 +328,14 @@ def _is_normalised(scores: Tensor, func: Callable[..., Any]) -> bool:
     if node is not None and type(node).__name__ == expected:
         return True
     return func is F.cross_entropy and _are_probabilities(scores)
+
+
+def _are_log_probabilities(scores: Tensor) -> bool:
+    """Return whether numbers are the logarithms of probabilities that add up to 1."""
+    if scores.dim() < 2 or not scores.numel():
+        return True
+    total = torch.logsumexp(scores.detach().float(), 1)
+    return bool((total.abs() < 1e-2).all()) or not bool(total.isfinite().all())
 
 
 def _are_probabilities(scores: Tensor) -> bool:

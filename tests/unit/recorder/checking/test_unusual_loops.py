@@ -233,3 +233,25 @@ def test_gradients_that_a_loop_assigns_itself_are_not_said_to_pile_up(tmp_path: 
         return loss
 
     assert status(checked(tmp_path, model, loss_of), "left_over_gradients") == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("made_by", "expected"),
+    [
+        (lambda scores: scores, "wrong"),
+        (lambda scores: scores.softmax(1), "wrong"),
+        (lambda scores: scores.log_softmax(1), "fine"),
+    ],
+)
+def test_what_nll_loss_is_given_must_be_logarithms_of_probabilities(
+    tmp_path: Path, made_by: Callable[[Tensor], Tensor], expected: str
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = F.nll_loss(made_by(model(batch[0])), batch[1].argmax(1))
+        loss.backward()
+        return loss
+
+    assert status(checked(tmp_path, model, loss_of), "loss_inputs") == expected
