@@ -52,8 +52,6 @@ PLANTED = {
     "bfloat16_weights": "lost_updates",
 }
 """For each bug of the language model, the check that names it."""
-CONSEQUENCES = {"other_model": {"one_batch"}, "plain_list": {"dropout"}}
-"""What else is wrong then."""
 
 
 def check(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -88,7 +86,7 @@ def test_a_planted_bug_is_named_and_nothing_else(tmp_path: Path, bug: str, name:
     code, document = answer(LANGUAGE_MODEL, str(tmp_path / "run"), "--bug", bug)
 
     assert code == 1
-    assert wrong(document) == {name} | CONSEQUENCES.get(bug, set())
+    assert wrong(document) == {name}
 
 
 @pytest.mark.slow

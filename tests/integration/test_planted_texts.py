@@ -188,6 +188,7 @@ def test_what_was_done_to_pairs_is_named_with_its_samples(pairs: Planted, cause:
 
 
 def test_every_cause_that_blames_samples_has_a_fault() -> None:
-    of_numbers = {"bad_input", "odd_values"}  # planted in tests/unit/recorder
+    # Planted in tests/unit/recorder.
+    of_numbers = {"bad_input", "odd_values", "no_targets", "counted_positions"}
     planted = {*TEXTS, *PAIRS, "truncated_target", *of_numbers}
     assert {name for name, rule in rules().items() if rule.blames == "samples"} == planted

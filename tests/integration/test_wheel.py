@@ -86,6 +86,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PROJECT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
         shutil.copy2(PROJECT / name, source / name)
+    (source / "tools").mkdir()
+    shutil.copy2(PROJECT / "tools" / "package_metadata.py", source / "tools")
     must(command("make", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.dev", "dist", cwd=source))
     (built,) = (source / "dist").glob("*.whl")
     return built

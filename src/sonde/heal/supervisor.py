@@ -221,10 +221,10 @@ class HealCallback(Callback):
         self._detector.update(step, loss)
         event = self._detector.open
         if event is not None and not math.isfinite(loss):
-            goes_on = before is not None and before.last_step == step - 1
-            event = replace(
-                event, kind=NONFINITE, first_step=event.first_step if goes_on else step, value=loss
-            )
+            first_step = step
+            if before is not None and before.last_step == step - 1:
+                first_step = before.first_step  # it goes on
+            event = replace(event, kind=NONFINITE, first_step=first_step, value=loss)
         else:
             self._recent.append(loss)
             if (

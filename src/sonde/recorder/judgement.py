@@ -302,8 +302,12 @@ class Judgement:
                 self._alerts.event(event, verdict)
 
     def _is_like_noise(self, event: Event, update: Update) -> bool:
-        has_rows = self._options.spikes.sample_risk is not None and update.rows() is not None
-        is_ordinary = has_rows and self.spikes.sample_event is None
+        rows = update.rows() if self._options.spikes.sample_risk is not None else None
+        is_ordinary = False
+        if rows is not None and self.spikes.sample_event is None:
+            # A few rows are high, as happens; if most are, something is wrong with the batch.
+            losses = sorted(float(loss) for loss in rows.losses)
+            is_ordinary = losses[len(losses) // 2] < 2 * abs(event.baseline)
         return _may_be_noise(event, update, self._recent, has_ordinary_rows=is_ordinary)
 
     def _look_at_rows(self, found: SampleEvent, update: Update) -> None:

@@ -44,6 +44,8 @@ _ALONE_PER_EXPECTED: Final = -1.73
 _ALONE_PER_Z: Final = 1.28
 _ALONE_PER_BITS_Z: Final = 0.32
 """The log-odds of a sample by itself. All but the base are for a sign of strength 1."""
+_HABIT: Final = 0.5
+"""What more than this fraction of similar samples have is normal in this corpus."""
 _OTHERS_FAR: Final = 4.0
 """A sample does not explain a step if others, without its sign, are this many deviations out."""
 _MOST_Z: Final = 6.0
@@ -167,6 +169,8 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | No
     """
     crowd, shared = evidence.once(f"shared {sign.kind}", partial(_shared, evidence, sign.kind))
     usual = evidence.usual_signs.share(seen.row, _ALIKE * sign.strength, sign.kind)
+    if usual > _HABIT:
+        return 0.0
     expected = math.log10(len(evidence.samples) * usual)
     rarity = min(seen.rarity, _MOST_RARE)
     if _has_own_words(sign):
