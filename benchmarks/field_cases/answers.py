@@ -78,10 +78,12 @@ RESUME_LINES: Final = {
     "data": "resume_data",
     "generators": "resume_generators",
     "scaler": "resume_scaler",
+    "step count": "resume_optimizer",
+    "mode": "train_mode",
 }
 """The first word of a line of the resume report, and the cause that it names."""
 
-RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "as declared")
+RESTORED: Final = ("as it was", "as they were", "cannot tell", "on purpose", "(expected)")
 """What a line of the resume report says when it is no complaint."""
 
 EVENTS: Final[dict[str, str]] = {}

@@ -35,7 +35,7 @@ _LOGGER: Final = r"^(?:[A-Z]+:sonde[\w.]*:)?(?:sonde: )?"
 _STEP_LINE: Final = re.compile(_LOGGER + r"step (\d+): ")
 _OWN_LINE: Final = re.compile(r"^(?:(?:WARNING|ERROR):sonde[\w.]*:|sonde: )")
 _RESUMED: Final = re.compile(_LOGGER + r"resumed at step (\d+)")
-_REPORT_LINE: Final = re.compile(r"^\s{2,}(\w+)\s{2,}(\S.*)$")
+_REPORT_LINE: Final = re.compile(r"^\s{2,}(\w+(?: \w+)?)\s{2,}(\S.*)$")
 
 
 class Said(NamedTuple):

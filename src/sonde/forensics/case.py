@@ -27,6 +27,8 @@ from sonde.spread import Spread
 WINDOW: Final = 64
 """How many steps before the one in question define what is normal."""
 _MIN_CALM: Final = 8
+EXPLODED: Final = 1e3
+"""A loss this many times the usual one has exploded."""
 _FOLLOWS: Final = 30
 """An event so many steps after another one follows it."""
 LIMIT_Z: Final = 4.5
@@ -159,6 +161,14 @@ class Case:
         """Whether the loss is far above the calm ones or part of a loss event."""
         in_event = self.spike is not None and self.spike.event.metric == "loss"
         return in_event or self.loss_z > LIMIT_Z
+
+    @property
+    def has_exploded_before(self) -> bool:
+        """Whether the loss of the step before was already far beyond what is usual."""
+        before = self.steps.get(self.step - 1)
+        if before is None or not len(self.losses):
+            return False
+        return before.loss > EXPLODED * abs(self.losses.median)
 
     @property
     def is_event(self) -> bool:

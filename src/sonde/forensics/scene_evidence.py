@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from sonde.checkpoint.resume_report import ResumeReport
 from sonde.data.skip_list import sample_name
 from sonde.forensics.broken_numbers import BrokenNumbers
+from sonde.forensics.case import EXPLODED
 from sonde.forensics.verdict import Experiment, Suspect
 from sonde.spikes.sample_watch import LOSS
 from sonde.spread import Spread
@@ -29,8 +30,11 @@ _NORMAL_SHARE: Final = 0.3
 """Without the rows to blame, the loss is normal if it is within so many deviations of other
 batches, or if no more than this share of the rise is left.
 """
-_EXPLODED: Final = 1e3
-"""A loss this many times the usual one has exploded."""
+_RESTART: Final = 3.0
+"""A rate that rises by this factor within the last updates is a restart of its schedule, if it had
+been as high before.
+"""
+_AS_BEFORE: Final = 1.05
 _FEW: Final = 0.5
 """Rows that are more than this fraction of a batch are not a few."""
 
@@ -122,7 +126,7 @@ class SceneEvidence:
     @property
     def has_exploded_before(self) -> bool:
         """Whether the loss of the step before was already far beyond what is usual."""
-        return self.loss_before > _EXPLODED * abs(self.usual)
+        return self.loss_before > EXPLODED * abs(self.usual)
 
     @property
     def others_now(self) -> Spread:
@@ -140,6 +144,22 @@ class SceneEvidence:
         if not self.others:
             return False
         return self.rise_of_others > _STATE_SHARE * (finite(self.own) - finite(self.usual)) > 0
+
+    @property
+    def is_only_this_batch(self) -> bool:
+        """Whether other batches were tried and are normal: training goes on after such a batch."""
+        return bool(self.others) and bool(self.is_exact) and not self.is_state_bad
+
+    @property
+    def has_restarted_rate(self) -> bool:
+        """Whether the rate went up again in the last updates, to where it had been before, as
+        schedules with warm restarts let it: a loss that rises then is meant to.
+        """
+        highest_of_each = [max(rates, default=0.0) for _, rates in self.rates]
+        if not highest_of_each or not min(highest_of_each) > 0:
+            return False
+        rise = highest_of_each[-1] / min(highest_of_each)
+        return rise >= _RESTART and max(highest_of_each) <= _AS_BEFORE * self.highest_rate
 
     @property
     def is_this_batch_high(self) -> bool:

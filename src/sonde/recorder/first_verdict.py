@@ -30,7 +30,8 @@ def write_first_verdict(
 ) -> Verdict | None:
     """Judge a scene, write the verdict into the run, log it in one line, and return it.
     `headline` says what happened. If it `may_be_noise` and no cause is likely, nothing is said, and
-    None is returned: the event itself is recorded in any case.
+    None is returned: the event itself is recorded in any case. A bad state is no noise, unless the
+    rate has restarted.
     """
     now = time.time()
     verdict = Verdict(
@@ -45,7 +46,8 @@ def write_first_verdict(
         loss=update.loss,
     )
     is_named = verdict.names_a_cause and verdict.causes[0].confidence >= _LIKELY
-    if may_be_noise and not is_named and not scene.is_state_bad:
+    is_state_bad = scene.is_state_bad and not scene.has_restarted_rate
+    if may_be_noise and not is_named and not is_state_bad:
         return None
     root = run.layout.root
     path = run.directory / write_verdict(root, verdict).relative_to(root)

@@ -17,7 +17,6 @@ from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.forensics.precursors import what_preceded
 from sonde.forensics.scene_evidence import SceneEvidence
-from sonde.forensics.verdict import SAMPLE_TEXT
 from sonde.log.device import Copy
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.characters import RowCharacters
@@ -26,13 +25,14 @@ from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.numbers import Table, exchange, read_numbers
+from sonde.recorder.outliers import OutlierLook
 from sonde.recorder.quiet import QuietLook
 from sonde.recorder.scene import Scene
 from sonde.recorder.training import Training
+from sonde.recorder.untold import UntoldEvents
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
 from sonde.spikes.quiet_rules import SCALER_SKIPS, QuietFinding
-from sonde.spikes.sample_watch import LOSS, SampleEvent
 from sonde.spikes.spike_records import StepEntry
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 
 _NUM_CALM: Final = 24
 """After this many updates the training is under way, but no event can have been detected yet."""
-_SMALL_BATCH: Final = 0.5
-"""A batch with less than this fraction of the usual rows is much smaller."""
-_LITTLE: Final = 0.25
-"""A loss that rises by less than this fraction rises by little."""
-_MAX_TEXTS: Final = 1000
-"""The texts of at most this many outlying samples are kept."""
 _logger = logging.getLogger("sonde")
 
 
@@ -69,6 +63,7 @@ class Judgement:
         self._keeper = keeper
         self._guard = guard
         self._scene = Scene(training)
+        self._outliers = OutlierLook(training.run, self._scene, alerts)
         decode = training.decode
         self.spikes = self._run.spikes(
             settings=self._options.spikes,
@@ -96,8 +91,8 @@ class Judgement:
         """Whether there is no other rank."""
         self._highest_rate = 0.0
         """The highest learning rate of any group, before the steps that are held."""
+        self._untold = UntoldEvents()
         self._num_skipped = 0
-        self._num_texts = 0
         self._num_done = 0
         self._own_seconds = 0.0
 
@@ -190,9 +185,9 @@ class Judgement:
         """Yield batches without the rows that healing left out."""
         return iter(batches) if self.healing is None else self.healing.kept(batches, names_of)
 
-    def report_skips(self, update: Update, count: int) -> None:
-        """Report that a gradient scaler has skipped many updates in a row."""
-        self.quiet.tell(_many_skips(update.step, count), update.loss)
+    def report_skips(self, update: Update, how_many: str) -> None:
+        """Report that a gradient scaler has skipped many updates."""
+        self.quiet.tell(_many_skips(update.step, how_many), update.loss)
 
     def _judge_known(self, update: Update) -> None:
         """Judge an update whose numbers are known."""
@@ -213,10 +208,16 @@ class Judgement:
             rng=update.random_numbers,
         )
         self._judged = None
+        untold = self._untold
+        if untold.is_holding or update.loss > untold.highest_loss:
+            lasting = untold.note(update.step, update.loss, self.spikes.is_bad(update.step))
+            if lasting is not None:
+                self._tell_lasting(lasting, update)
         if rows is not None and event is None:
             found = self.spikes.sample_event
             if found is not None:
-                self._look(found.step, lambda: self._look_at_rows(found, update))
+                held = (*self._recent, update)
+                self._look(found.step, lambda: self._outliers.look(found, held))
         if self.on_event != "record":
             self._react(update, event)
 
@@ -266,10 +267,14 @@ class Judgement:
         finally:
             self._own_seconds += time.perf_counter() - started
 
-    def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
+    def _look_into(self, event: Event, entry: StepEntry | None, update: Update) -> None:
+        """Look into an event and write the first verdict. `entry` receives what is found at its
+        beginning; it is None if the event has lasted for some steps, which is told in any case.
+        """
         scene = self._scene
         started = time.time()
-        if not update.is_applied and not update.has_other_moved:
+        has_begun_here = entry is not None
+        if has_begun_here and not update.is_applied and not update.has_other_moved:
             self._keeper.keep_state(update.step - 1, before=update)
         if not self._options.scene_seconds:
             return
@@ -280,7 +285,7 @@ class Judgement:
             highest_rate=self._highest_rate,
             preceded=what_preceded(self._keeper.vitals_so_far(), update.step),
         )
-        if scene.rows:
+        if scene.rows and entry is not None:
             entry.sample_ids = list(scene.names)
             entry.sample_losses = [row.mean for row in scene.rows]
             if scene.has_tokens:
@@ -296,82 +301,51 @@ class Judgement:
                 found,
                 started,
                 event=asdict(event),
-                may_be_noise=self.on_event == "record" and self._is_like_noise(event, update),
+                may_be_noise=has_begun_here and self._may_pass(event, update, found),
             )
             if verdict is not None:
                 self._alerts.event(event, verdict)
+            else:
+                self._untold.hold(event, update.step)
 
-    def _is_like_noise(self, event: Event, update: Update) -> bool:
-        rows = update.rows() if self._options.spikes.sample_risk is not None else None
-        is_ordinary = False
-        if rows is not None and self.spikes.sample_event is None:
-            # A few rows are high, as happens; if most are, something is wrong with the batch.
-            losses = sorted(float(loss) for loss in rows.losses)
-            is_ordinary = losses[len(losses) // 2] < 2 * abs(event.baseline)
-        return _may_be_noise(event, update, self._recent, has_ordinary_rows=is_ordinary)
+    def _may_pass(self, event: Event, update: Update, scene: SceneEvidence) -> bool:
+        """Return whether there may be nothing to say of an event now."""
+        if self.on_event != "record":
+            return False
+        if self._untold.may_pass(event, scene, update, self._recent):
+            return True
+        is_finite_loss = event.metric == "loss" and math.isfinite(event.value)
+        return is_finite_loss and self._has_usual_rows(event, update)
 
-    def _look_at_rows(self, found: SampleEvent, update: Update) -> None:
-        """Keep the texts of outlying samples, and write a first verdict on the first ones. Each
-        rank does this for its own.
-        """
-        if self._num_texts >= _MAX_TEXTS:
-            return
-        started = time.time()
-        known = {recent.step: recent for recent in (*self._recent, update)}
-        judged = known.get(found.step)
-        if judged is None:
-            return
-        rows = self._scene.read_rows(judged, list(self._recent), found.rows)
-        for row in rows:
-            suspect = row.suspect
-            if suspect.text:
-                self._num_texts += 1
-                self._run.event(
-                    SAMPLE_TEXT,
-                    step=found.step,
-                    dataset=suspect.dataset,
-                    sample=suspect.sample,
-                    text=suspect.text,
-                )
-        if rows and found.is_worth_a_look:
-            headline = _how_far_out(found, rows[0].loss)
-            evidence = SceneEvidence(
-                step=found.step,
-                metric="sample",
-                rows=rows,
-                row_expected=found.expected,
-                row_deviations=found.z,
-                row_measure=found.measure,
+    def _tell_lasting(self, event: Event, update: Update) -> None:
+        """Tell of an event that nothing was said of: the loss has stayed high since."""
+        if self.is_alone:
+            lasting = replace(event, value=update.loss or event.value)
+            self._look(update.step, lambda: self._look_into(lasting, None, update))
+        else:  # only the first rank knows of it, and a look needs all of them
+            _logger.warning(
+                "step %d: the loss has stayed high since step %d", update.step, event.first_step
             )
-            verdict = write_first_verdict(self._run, headline, judged, evidence, started)
-            if verdict is not None:
-                self._alerts.sample(headline, verdict)
+
+    def _has_usual_rows(self, event: Event, update: Update) -> bool:
+        """Return whether no row is above what rows of its length have now and then. A few rows are
+        high, as happens; if most are, something is wrong with the batch.
+        """
+        rows = update.rows() if self._options.spikes.sample_risk is not None else None
+        if rows is None or self.spikes.sample_event is not None:
+            return False
+        losses = sorted(float(loss) for loss in rows.losses)
+        return losses[len(losses) // 2] < 2 * abs(event.baseline)
 
 
-def _may_be_noise(
-    event: Event, update: Update, recent: Iterable[Update], *, has_ordinary_rows: bool
-) -> bool:
-    """Return whether a jump is nothing by itself: where several optimizers play against each other,
-    where the batch is much smaller than others, where the loss rises by little, or where no row is
-    above what rows of its length have now and then.
-    """
-    if update.has_other_moved:
-        return True
-    sizes = sorted(other.num_rows for other in recent)
-    if sizes and update.num_rows < _SMALL_BATCH * sizes[len(sizes) // 2]:
-        return True
-    if event.metric != "loss" or not math.isfinite(event.value):
-        return False
-    return has_ordinary_rows or event.value - event.baseline < _LITTLE * abs(event.baseline)
-
-
-def _many_skips(step: int, count: int) -> QuietFinding:
-    """Return the finding that a gradient scaler has skipped `count` updates in a row."""
+def _many_skips(step: int, how_many: str) -> QuietFinding:
+    """Return the finding that a gradient scaler has skipped many updates."""
     return QuietFinding(
         kind=SCALER_SKIPS,
         step=step,
-        sentence=f"the gradient scaler has skipped {count} updates in a row, so nothing is learnt",
-        look_at="what overflows at any scale: a loss or a gradient that is not finite",
+        sentence=f"the gradient scaler has skipped {how_many}, so next to nothing is learnt",
+        look_at="what overflows at any scale: a loss or a gradient that is not finite; how fast the"
+        " scale grows again",
     )
 
 
@@ -380,10 +354,3 @@ def _what_jumped(update: Update) -> str:
     if update.grad_norm is not None and not math.isfinite(update.grad_norm):
         return "the gradients are not finite"
     return "the loss jumped"
-
-
-def _how_far_out(found: SampleEvent, loss: float) -> str:
-    """Say how far the worst outlying sample of a step, which has this loss, is from others."""
-    if found.measure == LOSS:
-        return f"a sample's loss is {loss:.4g}, samples of its length have {found.expected[0]:.4g}"
-    return f"a sample's {found.measure} are {found.z[0]:.1f} deviations above others of its length"

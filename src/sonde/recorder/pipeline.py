@@ -22,20 +22,19 @@ import torch
 from torch import Tensor
 
 from sonde.errors import TrainingStopped
-from sonde.recorder import losses as found_losses
-from sonde.recorder.backward_loss import BackwardLoss
 from sonde.recorder.checking.first_look import LOOK_EVERY, FirstLook
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
 from sonde.recorder.intake import BatchIntake
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
+from sonde.recorder.loss_intake import LossIntake
 from sonde.recorder.moment import take_moment
 from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
 from sonde.recorder.state_watch import StateWatch
 from sonde.recorder.training import Training
-from sonde.recorder.update import Forward, Loss, MicroBatch, Stage, Update, UpdateClock, noted
+from sonde.recorder.update import Forward, Stage, Update, UpdateClock
 from sonde.recorder.vitals import VitalsWatch
 from sonde.run import Run
 
@@ -43,8 +42,6 @@ _MAX_FIRST_CALLS: Final = 1000
 """How many micro-batches the first update may take before it is told that no optimizer moves."""
 _MIN_CALLS: Final = 16
 """Fewer micro-batches than this are never too many for an update."""
-
-
 _NOT_RUN_YET: Final = (CoroutineType, GeneratorType)
 """What calling an asynchronous function, or one that yields, returns."""
 
@@ -82,14 +79,11 @@ class Pipeline(Observer):
         self.first_look = FirstLook(training, guard)
         self._vitals = VitalsWatch(training, guard)
         self._rank_watch = RankWatch(training, judgement.quiet, guard)
-        self._wants_rows = training.options.spikes.sample_risk is not None
         self._scaler = ScalerWatch()
         self._update: Update | None = None
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
-        self._loss_is_reported = False
-        self._backward = BackwardLoss(training, judgement, guard)
-        self._loss_comes_early: bool | None = None
+        self._losses = LossIntake(training, judgement, guard)
         self._autocast: torch.dtype | None = None
         self._has_failed = False
         self._has_begun = False
@@ -99,6 +93,11 @@ class Pipeline(Observer):
         """Why rows are not seen; empty if they are, None before the first update is over."""
 
     # The stages.
+
+    def begin_steps(self) -> None:
+        """From now on, the loop calls a step function: what the model did before is no batch."""
+        if self._update is not None and self._update.stage is _COLLECTING:
+            self._update = None
 
     @guarded("this batch is not recorded")
     def begin_batch(self, batch: Any, last: bool | None = None) -> None:
@@ -122,16 +121,14 @@ class Pipeline(Observer):
     @guarded("losses are not recorded")
     def loss_reported(self, loss: Tensor, token_losses: Tensor | None = None) -> None:
         """Take the loss of the micro-batch as the user reports it, and those of its tokens."""
-        if not self._loss_is_reported:
-            self._loss_is_reported = True
-            if self.is_inside and not self.training.is_compiled:
-                # Without hooks a forward pass costs less. A compiled model would be compiled again.
-                self.training.hooks.leave_the_model()
-            self._backward.leave()
+        if not self._losses.is_reported:
+            self._losses.listen_to_reports(has_step_function=self.is_inside)
+        if self._update is None and not self.is_inside:
+            self.begin_batch(None)  # the loop has no step function, and calls parts of the model
         update = self._update
         if update is not None and update.stage is _COLLECTING and update.micro:
-            update.micro[-1].losses.append(noted(loss))
-            self._loss_is_known(update.micro[-1], loss, token_losses)
+            self._losses.take_reported(update.micro[-1], loss, token_losses)
+            self._loss_is_known()
 
     def gradients_ready(self) -> None:
         """Judge the update after backward and before anything changes, if its loss is known."""
@@ -145,10 +142,7 @@ class Pipeline(Observer):
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
-        if self._loss_comes_early is None:  # all ranks must answer alike
-            self._loss_comes_early = self._judgement.on_any_rank(bool(losses))
-            self._backward.leave_if(self._loss_comes_early)
-        if not self._loss_comes_early and not self._backward.is_known:
+        if not self._losses.is_in_time(losses):
             self._norm = norm  # it is judged with the loss, when that is known
             return
         update.is_judged = True
@@ -167,8 +161,8 @@ class Pipeline(Observer):
             _give_up_replay(update, self.training)
         if self.intake.watched is not None:
             self.intake.note_draws()
-        if self._backward.is_known is not False:
-            self._backward.note_returned(update, returned)
+        if self._losses.backward.is_known is not False:
+            self._losses.backward.note_returned(update, returned)
         if last is None and update.stage is not _APPLIED and self._other_optimizer is not None:
             _follow(self._other_optimizer, update, self.training, self.guard)
             self._keeper.begin_again()
@@ -200,7 +194,7 @@ class Pipeline(Observer):
             _note_skip(update, self.training, self.state_watch)
             self._scaler.note_skip(update, self._judgement.report_skips)
         else:
-            self._scaler.num_skips = 0
+            self._scaler.note_made()
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
             self.first_look.end_update(update)
         if not update.is_judged:
@@ -232,9 +226,10 @@ class Pipeline(Observer):
     @guarded("forward passes are not recorded")
     def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         """Hold the arguments of a forward pass. Outside a step function, it begins a batch."""
+        self._losses.note_call_of_model()
         if not self.is_inside:
-            if not trains:
-                return  # an evaluation between steps
+            if not trains or self.training.step_function is not None:
+                return  # an evaluation, or predictions, between steps
             if self._update is not None and self._update.stage is _APPLIED:
                 self.end_update()
             self.begin_batch(_only(args, kwargs))
@@ -244,7 +239,7 @@ class Pipeline(Observer):
         device_type = self.training.device_type
         if torch.is_autocast_enabled(device_type):
             self._autocast = torch.get_autocast_dtype(device_type)
-        if not self._loss_is_reported:  # otherwise what the model returned is not needed
+        if not self._losses.is_reported:  # otherwise what the model returned is not needed
             moment = take_moment(device_type, with_host=self.intake.draws_on_host)
             update.micro[-1].forwards.append(Forward(args, kwargs, moment))
 
@@ -252,25 +247,24 @@ class Pipeline(Observer):
     def forward_ends(self, output: Any) -> None:
         """Take the loss from what the model returned."""
         update = self._update
-        if self._loss_is_reported or update is None or not update.micro:
+        if self._losses.is_reported or update is None or not update.micro:
             return
-        forwards = update.micro[-1].forwards
-        if not forwards or update.stage is not _COLLECTING:
+        micro = update.micro[-1]
+        if not micro.forwards or update.stage is not _COLLECTING:
             return
-        loss = found_losses.loss_in(output)
-        if loss is not None:
-            forwards[-1].loss = noted(loss)
-            self._loss_is_known(update.micro[-1], loss)
+        if self._losses.take_from_model(micro, output):
+            self._loss_is_known()
 
     @guarded("losses are not recorded")
     def backward_begins(self, loss: Tensor) -> None:
         """Take the loss from what backward is called on, if nothing else tells it."""
         update = self._update
+        if update is None and not self.is_inside:
+            self._losses.note_unseen(loss)
         if update is None or not update.micro or update.stage is not _COLLECTING:
             return
-        micro = update.micro[-1]
-        if self._backward.begins(micro, loss):
-            self._loss_is_known(micro, loss)
+        if self._losses.take_from_backward(update.micro[-1], loss):
+            self._loss_is_known()
 
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
@@ -282,6 +276,8 @@ class Pipeline(Observer):
         if self.first_look.is_on:
             self.first_look.before_step(optimizer, self._norm)
         if optimizer is self.training.optimizer:
+            if self._update is None:
+                self._begin_unseen_update()
             self.gradients_ready()
             if self._vitals.is_on:
                 self._vitals.before_step(self._update)
@@ -301,6 +297,13 @@ class Pipeline(Observer):
                 self._vitals.after_step(self._update)
             if not self.is_inside:
                 self._record(None)
+
+    def _begin_unseen_update(self) -> None:
+        """Begin an update when its optimizer moves, if nothing but its backward was seen."""
+        loss = self._losses.take_unseen()
+        if loss is not None:
+            self.begin_batch(None)
+            self.backward_begins(loss)
 
     def _look_at_what_failed(self) -> None:
         """After an exception, see whether the loop has dropped the gradients."""
@@ -336,21 +339,14 @@ class Pipeline(Observer):
         is_applied = self._update is not None and self._update.stage is _APPLIED
         return self.num_updates + int(is_applied) if is_recording else None
 
-    def _loss_is_known(
-        self, micro: MicroBatch, loss: Tensor, token_losses: Tensor | None = None
-    ) -> None:
-        """Note what else a loss tells: how long this rank took to it, and the losses of rows."""
+    def _loss_is_known(self) -> None:
+        """Note how long this rank took to its loss."""
         if self._rank_watch.is_on:
             self._clock.loss_is_known()
-        if self._wants_rows and isinstance(loss, Tensor):
-            found = found_losses.row_means(loss, micro.num_sample_rows, token_losses)
-            micro.rows = found or micro.rows
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""
-        if self._backward.is_known is None and not update.seen_losses():
-            self._backward.decide(update)
-        losses = update.seen_losses() or _returned_losses(returned, self.guard)
+        losses = self._losses.late_losses(update, returned)
         if update.skipped is None:
             update.stage = _APPLIED
         self._judgement.judge(update, losses, self._norm)
@@ -411,19 +407,6 @@ def _follow(
         f"sonde: from step {update.step} on, another optimizer moves the model"
         f" ({type(optimizer).__name__}); the recorder follows it",
     )
-
-
-def _returned_losses(returned: Any, guard: Guard) -> list[Loss]:
-    """Return the loss that a step function returned, in a list; told once if there is none."""
-    found = found_losses.returned_loss(returned)
-    if found is not None:
-        return [found]
-    guard.tell(
-        "no loss",
-        "no loss was seen: let the model or the step function return it, or call"
-        " recorder.loss(loss)",
-    )
-    return []
 
 
 def _own_norm(training: Training, guard: Guard) -> Any:

@@ -164,6 +164,8 @@ class Recorder:
         pipeline = self._pipeline
         if self.training.hooks.observer is not pipeline:  # another recorder runs this step again
             return self._plain_step(train_step, batch, last)
+        if self.training.step_function is None:
+            pipeline.begin_steps()
         self.training.step_function = train_step
         try:
             pipeline.begin_batch(batch, last)

@@ -8,6 +8,7 @@ it works as before.
 
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,12 @@ _wrapped: list[bool] = []
 _MANY_SKIPS: Final = 25
 """So many updates in a row that a gradient scaler skips are an event. From its usual first scale,
 2**16, a scaler is down at 1 after 16.
+"""
+_NUM_RECENT: Final = 30
+_MOST: Final = 20
+_LEAST_MADE: Final = 3
+"""So many skips among the last `_NUM_RECENT` updates are an event too, if at least so many updates
+were made in between: then the scale does not come down, it goes up again and again.
 """
 
 
@@ -44,8 +51,11 @@ class ScalerWatch:
     def __init__(self) -> None:
         self.has_updated = False
         """Whether a scaler was updated since this was last set to False."""
-        self.num_skips = 0
+        self._num_in_row = 0
         """How many updates in a row ended without a call of the optimizer."""
+        self._recent: deque[bool] = deque(maxlen=_NUM_RECENT)
+        """Whether each of the last updates was skipped."""
+        self._is_told = False
         self._scalers: Sequence[torch.amp.GradScaler] = ()
 
     def watch(self, scalers: Sequence[torch.amp.GradScaler]) -> None:
@@ -55,11 +65,25 @@ class ScalerWatch:
             _watches.add(self)
             _wrap()
 
-    def note_skip(self, update: Update, tell: Callable[[Update, int], None]) -> None:
-        """Count an update that was skipped; when too many were in a row, `tell` it once."""
-        self.num_skips += 1
-        if self.num_skips == _MANY_SKIPS:
-            tell(update, self.num_skips)
+    def note_made(self) -> None:
+        """Count an update that was made."""
+        self._num_in_row = 0
+        if self._scalers:
+            self._recent.append(False)
+
+    def note_skip(self, update: Update, tell: Callable[[Update, str], None]) -> None:
+        """Count an update that was skipped; when there were too many, `tell` how many, once."""
+        self._num_in_row += 1
+        self._recent.append(True)
+        if self._is_told:
+            return
+        num_skipped = sum(self._recent)
+        if self._num_in_row >= _MANY_SKIPS:
+            self._is_told = True
+            tell(update, f"{self._num_in_row} updates in a row")
+        elif num_skipped >= _MOST and len(self._recent) - num_skipped >= _LEAST_MADE:
+            self._is_told = True
+            tell(update, f"{num_skipped} of the last {len(self._recent)} updates")
 
     def note(self, scaler: torch.amp.GradScaler) -> None:
         """Take notice that a scaler was updated."""

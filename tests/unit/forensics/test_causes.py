@@ -56,6 +56,7 @@ def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
     case = SimpleNamespace(
         step=step, steps=steps, calm=calm, record=steps[step], losses=losses, is_skipped=False
     )
+    case.has_exploded_before = False
     case.loss_z = losses.z(steps[step].loss)
     case.is_loss_unusual = case.is_event = case.loss_z > 4.5
     own = {

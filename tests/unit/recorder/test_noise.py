@@ -14,10 +14,17 @@ ODD_STEP = 100
 
 
 def told_steps(
-    run: Path, caplog: pytest.LogCaptureFixture, *, num_rows: int, factor: float
+    run: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    num_rows: int,
+    factor: float,
+    first_factor: float = 1.0,
+    num_odd: int = 1,
 ) -> list[str]:
-    """Train a model whose loss is about 1; at one step the batch has so many rows, and its loss is
-    larger by a factor. Return what is said of that step.
+    """Train a model whose loss is about 1, and larger by a factor at its first step. At an odd
+    step, and perhaps some after it, the batch has so many rows, and its loss is larger by another
+    factor. Return what is said of these steps.
     """
     torch.manual_seed(2)
     model = nn.Linear(6, 1)
@@ -34,19 +41,38 @@ def told_steps(
             return loss
 
         for step in range(1, NUM_STEPS + 1):
-            size = num_rows if step == ODD_STEP else 16
-            scale = factor**0.5 if step == ODD_STEP else 1.0
+            is_odd = ODD_STEP <= step < ODD_STEP + num_odd
+            size = num_rows if is_odd else 16
+            scale = first_factor**0.5 if step == 1 else 1.0
+            if is_odd:
+                scale = factor**0.5
             inputs = torch.randn(size, 6, generator=noise)
             errors = scale + 0.05 * torch.randn(size, 1, generator=noise)
             recorder.step(train_step, (inputs, model(inputs).detach() + errors))
     assert ODD_STEP in [spike.event.first_step for spike in read_spikes(run).spikes]
-    return [message for message in caplog.messages if message.startswith(f"step {ODD_STEP}:")]
+    odd_steps = range(ODD_STEP, ODD_STEP + num_odd)
+    begins = tuple(f"step {step}:" for step in odd_steps)
+    return [message for message in caplog.messages if message.startswith(begins)]
 
 
-def test_a_batch_as_large_as_others_is_told(
+def test_a_loss_that_the_run_never_had_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert told_steps(tmp_path / "run", caplog, num_rows=16, factor=3.0)
+
+
+def test_one_batch_with_a_loss_that_the_run_has_had_is_only_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not told_steps(tmp_path / "run", caplog, num_rows=16, factor=3.0, first_factor=5.0)
+
+
+def test_a_loss_that_stays_high_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told = told_steps(
+        tmp_path / "run", caplog, num_rows=16, factor=3.0, first_factor=5.0, num_odd=12
+    )
+    assert len(told) == 1
+    assert told[0].startswith(f"step {ODD_STEP + 5}:")
 
 
 def test_a_much_smaller_batch_is_only_recorded(

@@ -11,13 +11,15 @@ from sonde.forensics.scene_evidence import SceneEvidence
 
 def judge(evidence: Evidence) -> CauseFinding | None:
     """Judge by the replayed step."""
-    return None if evidence.broken is None else _judge(evidence.broken)
+    if evidence.broken is None or evidence.case.has_exploded_before:
+        return None  # after an explosion any operation breaks in the end
+    return _judge(evidence.broken)
 
 
 def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
     """Judge by the step at the scene. If it fails for a few rows only, they are named."""
     if scene.has_exploded_before:
-        return None  # any operation breaks in the end
+        return None  # as above
     finding = None if scene.broken is None else _judge(scene.broken)
     if finding is None or scene.broken is None or not scene.broken.is_of_few_rows:
         return finding

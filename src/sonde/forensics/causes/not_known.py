@@ -41,6 +41,8 @@ def judge(evidence: Evidence) -> CauseFinding | None:
         sentences.append(f"the loss is {case.loss_z:.1f} deviations above that of calm steps")
     if evidence.is_replayed and (case.is_event or case.is_loss_unusual):
         sentences += describe_gradients(evidence)
+    if case.has_exploded_before:
+        return CauseFinding(score=1.0, evidence=sentences, title=_EXPLODED, advice=_LOOK_BEFORE)
     if evidence.is_replayed and evidence.is_state_bad:
         here = evidence.state.here.median
         sentences.append(f"other batches have a high loss at this state too: {here:.4g}")

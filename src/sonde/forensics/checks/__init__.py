@@ -21,6 +21,7 @@ from sonde.forensics.checks import (
     one_batch,
     overflow,
     precision,
+    scaling,
     start_loss,
     step_habits,
 )
@@ -53,7 +54,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     overflow.CHECK,
     precision.LOST,
     precision.EPSILON,
-    precision.CLIPPED,
+    scaling.CLIPPED,
+    scaling.BYPASSED,
     determinism.CHECK,
     data_order.REPEATED,
     data_order.LABELS,

@@ -40,6 +40,10 @@ class Accumulation:
     """
     is_cleared: bool = False
     """Whether the gradients of a micro-batch are gone when the next one comes."""
+    norms_between: tuple[float, float] | None = None
+    """The gradient norm after one micro-batch, and when the next one came, if it was another one by
+    then.
+    """
     unknown: str = ""
     """Why the weights could not be measured."""
 
@@ -53,6 +57,12 @@ def judge(measured: Accumulation) -> Outcome:
         return wrong(
             f"Gradients are cleared at each of {num} micro-batches, so only the last one counts in"
             " its update."
+        )
+    if measured.norms_between is not None and measured.are_alike:
+        after, before = measured.norms_between
+        return wrong(
+            f"The gradients are changed between micro-batches: their norm was {after:.3g} after one"
+            f" and {before:.3g} when the next came, so that earlier ones count less."
         )
     if measured.unknown or not measured.weights:
         return cannot_tell(measured.unknown or "The weights were not seen.")
@@ -71,6 +81,10 @@ def judge(measured: Accumulation) -> Outcome:
     if _are_all(measured.weights, 1 / num**2):
         return wrong(
             f"The loss is divided twice: each of {num} micro-batches has the weight 1/{num * num}."
+        )
+    if _has_token_shares(measured, divided_by=num):
+        return wrong(
+            f"The loss is divided twice: by the targets of all {num} micro-batches, and by {num}."
         )
     return cannot_tell(f"The {num} micro-batches have weights that add up to {total:.4g}.")
 
@@ -95,8 +109,9 @@ def _judge_shares(measured: Accumulation) -> Outcome:
     return fine(f"{equally}: targets of a short one count more.")
 
 
-def _has_token_shares(measured: Accumulation) -> bool:
-    num_targets = max(sum(measured.counts), 1)
+def _has_token_shares(measured: Accumulation, *, divided_by: int = 1) -> bool:
+    """Return whether each micro-batch counts as much as it has targets, divided by a number."""
+    num_targets = max(sum(measured.counts), 1) * divided_by
     if len(measured.weights) != len(measured.counts):
         return False
     pairs = zip(measured.weights, measured.counts, strict=True)
@@ -118,7 +133,8 @@ CHECK: Final = Check(
     meaning="Gradients are too large or too small, or some targets count more than others.",
     advice="Divide each loss by the number of micro-batches, once: some libraries do it for you."
     " Where targets are left out, add up losses with reduction='sum' and divide by the number of"
-    " targets in all micro-batches. Clear gradients after the optimizer's step only.",
+    " targets in all micro-batches. Clip, scale and clear gradients once in an update: not after"
+    " every micro-batch.",
     applies_to="updates with several micro-batches",
     judge=judge,
 )

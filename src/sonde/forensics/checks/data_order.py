@@ -21,6 +21,8 @@ _LONG: Final = 8
 _MIN_ROWS: Final = 16
 _MIN_CLASSES: Final = 5
 _MIN_ALIKE: Final = 64
+_MIN_VALUES: Final = 16
+"""Fewer different numbers than this may be in order by chance."""
 _MIN_LENGTHS: Final = 6
 """Fewer different lengths than this may be in order by chance."""
 
@@ -98,7 +100,7 @@ REPEATED: Final = Check(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelOrder:
-    """What was measured over the first batches of a classification."""
+    """What was measured over the first batches, if each row has one class or number as target."""
 
     is_classification: bool
     """Whether each row has one class as its target."""
@@ -110,13 +112,24 @@ class LabelOrder:
     num_seen: int = 0
     """How many different classes there are in all of these batches."""
     is_sorted: bool = False
-    """Whether the classes never fall, or never rise, from row to row over all batches."""
+    """Whether the targets never fall, or never rise, from row to row over all batches."""
+    num_values: int = 0
+    """How many different numbers there are among the targets, if they are numbers and no
+    classes.
+    """
 
 
 def judge_labels(measured: LabelOrder) -> Outcome:
     """Judge whether classes are mixed."""
+    if measured.is_sorted and measured.num_values >= _MIN_VALUES:
+        return wrong(
+            f"The targets of the first {measured.num_rows} rows are in order, from the lowest to"
+            " the highest or the other way round: the data are sorted and not shuffled."
+        )
+    if measured.num_values:
+        return fine(f"The targets of the first {measured.num_rows} rows are in no order.")
     if not measured.is_classification:
-        return does_not_apply("The targets are not one class for each row.")
+        return does_not_apply("The targets are not one class or number for each row.")
     if measured.num_rows < _MIN_ROWS or len(measured.classes_of_batches) < 2:
         return cannot_tell("There were too few rows.")
     if measured.num_seen == 1:
@@ -138,11 +151,11 @@ def judge_labels(measured: LabelOrder) -> Outcome:
 
 LABELS: Final = Check(
     name="label_order",
-    title="order of the classes",
-    question="Are the classes mixed?",
-    meaning="Each update unlearns the class before.",
+    title="order of the targets",
+    question="Are the classes, or the numbers to predict, mixed?",
+    meaning="Each update unlearns what the one before has learnt.",
     advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in.",
-    applies_to="classification",
+    applies_to="classification and regression",
     judge=judge_labels,
 )
 

@@ -44,6 +44,10 @@ class LabelShift:
     """The share that is among the tokens of the next row."""
     num_targets: int = 0
     """How many targets these shares are of."""
+    is_in_other_order: bool = False
+    """Whether scores are flattened position by position and targets row by row, or the other way
+    round.
+    """
     offset: int = 0
     """By how many positions the scores begin after the first token: a script may cut them off."""
 
@@ -61,6 +65,12 @@ def judge(measured: LabelShift) -> Outcome:
     """Judge the shift."""
     if not measured.has_tokens:
         return does_not_apply("The loss has no target for each token that the model looks up.")
+    if measured.is_in_other_order:
+        return wrong(
+            "Changing the tokens of one row moves the scores that are compared with the targets of"
+            " other rows: scores and targets are flattened in different orders, one row by row and"
+            " the other position by position."
+        )
     found = shift_of(measured.shares)
     by_shift = dict(measured.shares)
     if found is None and measured.of_other_rows >= _MANY:

@@ -21,8 +21,6 @@ _MANY: Final = 0.5
 """From this share of unchanged weights on, updates get lost."""
 _ALIKE: Final = 0.9
 """Gradients with a lower cosine than this go elsewhere. bfloat16 gives 0.99 and more."""
-_NEAR_SCALE: Final = 0.5
-_MIN_SCALE: Final = 64.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,42 +139,4 @@ EPSILON: Final = Check(
     " as 1e-4 in float16.",
     applies_to="Adam and its like",
     judge=judge_epsilon,
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClippedScaled:
-    """What was measured in the first updates."""
-
-    scale: float | None
-    """The scale of the gradient scaler; None without one."""
-    norm_at_clipping: float | None = None
-    norm_at_step: float | None = None
-
-
-def judge_clipped(measured: ClippedScaled) -> Outcome:
-    """Judge whether gradients are clipped before they are unscaled."""
-    if measured.scale is None:
-        return does_not_apply("No gradient scaler is used.")
-    if not measured.norm_at_clipping or not measured.norm_at_step:
-        return does_not_apply("The gradients are not clipped.")
-    if measured.scale < _MIN_SCALE:
-        return cannot_tell(f"The scale is only {measured.scale:g}.")
-    if measured.norm_at_clipping > _NEAR_SCALE * measured.scale * measured.norm_at_step:
-        return wrong(
-            f"The norm that is clipped is {measured.norm_at_clipping:.4g}, and that of the update"
-            f" {measured.norm_at_step:.3g}: gradients are clipped while they are multiplied by"
-            f" {measured.scale:g}."
-        )
-    return fine("Gradients are clipped after they are unscaled.")
-
-
-CLIPPED: Final = Check(
-    name="clipped_scaled",
-    title="clipping and scaling",
-    question="Are gradients unscaled before they are clipped?",
-    meaning="Every update is clipped to almost nothing.",
-    advice="Call scaler.unscale_(optimizer) before clip_grad_norm_.",
-    applies_to="trainings with a gradient scaler and clipping",
-    judge=judge_clipped,
 )

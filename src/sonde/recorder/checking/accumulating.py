@@ -4,6 +4,7 @@ What backward is called on, divided by the mean loss of the micro-batch, is its 
 also divide the gradients themselves before the optimizer's step, so their norm is compared too.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,8 +47,9 @@ def accumulation(bench: Bench, first: FirstSteps, *, is_next_token: bool) -> Acc
         roots += _roots_of(look)
     if len(feeds) == 1:
         return _inside_one_step(bench, gradients, looks[0], roots, is_next_token=is_next_token)
-    if not _are_clear(roots) or len(roots) != len(feeds):
-        return Accumulation(num_micro=len(feeds), unknown=_UNCLEAR)
+    changed = _norms_between(looks)
+    if changed is not None or not _are_clear(roots) or len(roots) != len(feeds):
+        return Accumulation(num_micro=len(feeds), norms_between=changed, unknown=_UNCLEAR)
     return _weighed(bench, gradients, looks, roots, is_next_token=is_next_token)
 
 
@@ -71,7 +73,12 @@ def _inside_one_step(
     measured = _weighed(bench, gradients, [look], roots, is_next_token=is_next_token)
     targets = [root.calls[0].target for root in roots]
     are_alike = _are_of_micro_batches(roots) or _are_parts_of_one(targets, bench.first)
-    return replace(measured, are_alike=are_alike, is_cleared=are_alike and _is_cleared(look))
+    return replace(
+        measured,
+        are_alike=are_alike,
+        is_cleared=are_alike and _is_cleared(look),
+        norms_between=_norms_between([look]),
+    )
 
 
 def _weighed(
@@ -163,6 +170,17 @@ def _factor(
             expected = norms[-1][1] / divisor / unscaled
             if abs(at_step - expected) <= _CLOSE * expected:
                 return 1 / divisor
+    return None
+
+
+def _norms_between(looks: Sequence[Look]) -> tuple[float, float] | None:
+    """Return the gradient norm after a backward pass and before the next, if they are not the
+    same: gradients were clipped or divided in between. None if they are, or were cleared.
+    """
+    norms = [pair for look in looks for pair in look.norms]
+    for (_, after), (before, _) in itertools.pairwise(norms):
+        if before and abs(after - before) > _CLOSE * after:
+            return after, before
     return None
 
 

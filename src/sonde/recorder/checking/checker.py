@@ -25,7 +25,7 @@ from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import ALIKE, LabelShift
 from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import Precision
-from sonde.recorder.checking import influence, ordering, packing, running, targets
+from sonde.recorder.checking import influence, ordering, packing, running, scaling, targets
 from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
@@ -73,7 +73,7 @@ class Checker:
         self._try("repeated_rows", first.repeated)
         self._try("rank_rows", self._rank_rows)
         scalers = self._bench.training.scalers()
-        self._try("clipped_scaled", lambda: running.clipped_scaled(first, scalers))
+        self._try("clipped_scaled", lambda: scaling.clipped_scaled(first, scalers))
         self._try("epsilon", lambda: epsilon_of(self._bench.training.optimizer))
 
     def run(self) -> CheckReport:
@@ -128,6 +128,7 @@ class Checker:
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
         is_next = pair is not None and pair.next_share >= ALIKE
         self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
+        self._try("scaler_bypassed", lambda: scaling.scaler_bypassed(bench))
         self._try("precision", lambda: running.precision(bench))
         self._try("overflow", lambda: half_range(bench, self._autocast_dtype()))
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
@@ -173,7 +174,8 @@ class Checker:
             self._measured["label_shift"] = ahead
             self._measured["causality"] = ahead
         else:
-            self._measured["label_shift"] = ahead.shift
+            is_other = self._attempt(lambda: influence.are_in_other_order(bench, base)) is True
+            self._measured["label_shift"] = replace(ahead.shift, is_in_other_order=is_other)
             self._measured["causality"] = ahead.causality
         is_next = base.pair is not None and base.pair.next_share > 0.9
         self._try("rows_apart", lambda: influence.rows(bench, base, is_next_token=is_next))

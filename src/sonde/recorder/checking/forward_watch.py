@@ -18,6 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
+from sonde.recorder.checking.handwritten import (
+    FUNCTION,
+    WATCHED,
+    Handwriting,
+    HandwrittenLoss,
+    weights_in,
+)
 from sonde.recorder.losses import loss_in
 
 _CLASS_LOSSES: Final = (F.cross_entropy, F.nll_loss)
@@ -69,6 +76,16 @@ class LossCall(NamedTuple):
     def class_dim(self) -> int:
         """The dimension of the classes in the scores."""
         return 0 if self.scores.dim() == 1 else 1
+
+    def weighed(self, weights: Tensor, losses: Tensor) -> "LossCall":
+        """Return the call with only those targets that weigh anything in the loss. `losses` are
+        those of single targets.
+        """
+        if self.counts is None:
+            return self
+        counts = self.counts & (weights.reshape(self.counts.shape) != 0)
+        mean = losses.detach().reshape(counts.shape)[counts].mean()
+        return self._replace(counts=counts, mean=float(mean))
 
 
 class Call(NamedTuple):
@@ -140,6 +157,9 @@ class ForwardWatch(TorchFunctionMode):
         self._handle: Any = None
         self._weights: dict[tuple[int, torch.device], Tensor] = {}
         self._is_inside = False
+        self._handwriting = Handwriting()
+        self._of_targets: dict[int, Tensor] = {}
+        """The losses of single targets, as a loss function returned them, by its number."""
 
     def __enter__(self) -> "ForwardWatch":
         if self._names is not None:
@@ -162,6 +182,7 @@ class ForwardWatch(TorchFunctionMode):
         """Note what the function is given, then call it."""
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.backward:
+            self._note_weights(args[0])
             self.look.roots.append(float(args[0].detach().sum()))
             self.look.losses_at_root.append(len(self.look.losses))
             if self._stops:
@@ -171,12 +192,34 @@ class ForwardWatch(TorchFunctionMode):
         elif func is F.embedding:
             args = self._note_lookup(args, kwargs)
         elif func in _CLASS_LOSSES or func in _NUMBER_LOSSES:
-            self._note_loss(func, args, kwargs)
+            return self._call_loss(func, args, kwargs)
         elif func in _DIFFERENCES:
             self._note_difference(*args[:2])
         elif func is F.dropout or func is F.scaled_dot_product_attention:
             self._note_dropout(func, args, kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in WATCHED:
+            self._handwriting.note(func, args, kwargs, result)
+        return result
+
+    def _call_loss(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        self._note_loss(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if result.dim() and self.look.losses[-1].counts is not None:
+            self._of_targets[len(self.look.losses) - 1] = result
+        return result
+
+    def _note_weights(self, root: Tensor) -> None:
+        """Note which targets count in what backward is called on, where the script decides it."""
+        for number, result in self._of_targets.items():
+            weights = weights_in(root, result)
+            if weights is not None:
+                self.look.losses[number] = self.look.losses[number].weighed(weights, result)
+        self._of_targets.clear()
+        for loss in self._handwriting.losses(root):
+            self.look.losses.append(_call_by_hand(loss))
 
     def _note_norms(
         self, backward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -296,6 +339,19 @@ class ForwardWatch(TorchFunctionMode):
             self._weights[size, flat.device] = weights
         # NaN and inf are themselves again, so that a row that holds them can be compared.
         return torch.nan_to_num(flat.float() @ weights, nan=1e30)
+
+
+def _call_by_hand(loss: HandwrittenLoss) -> LossCall:
+    losses = F.nll_loss(loss.log_probabilities, loss.target, reduction="none")
+    return LossCall(
+        FUNCTION,
+        loss.log_probabilities,
+        loss.target,
+        loss.counts,
+        loss.is_normalised_twice,
+        lacks_logarithm=False,
+        mean=float(losses[loss.counts].mean()),
+    )
 
 
 def total_norm(parameters: Sequence[Tensor]) -> float:

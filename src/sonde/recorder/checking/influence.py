@@ -145,6 +145,31 @@ def look_ahead(bench: Bench, base: Base) -> Ahead:
     return Ahead(measured, causality if is_next else Influence(unfit=_NOT_NEXT))
 
 
+def are_in_other_order(bench: Bench, base: Base) -> bool:
+    """Return whether changing one row moves just the scores that would be its own if they were
+    flattened with rows and positions exchanged: then targets are compared with others' scores.
+    """
+    pair = base.pair
+    possible = pair is not None and base.is_repeatable and min(pair.target.shape) > 1
+    if ranks.any_rank(not possible) or pair is None:
+        return False
+    num_rows, length = pair.target.shape
+    row = num_rows // 2
+    places = torch.zeros_like(pair.ids, dtype=torch.bool)
+    places[row] = True
+    moved = move_tokens(bench, base, places)
+    if moved is None:
+        return False
+    if pair.is_time_first:
+        exchanged = moved.positions.t().reshape(num_rows, length)
+    else:
+        exchanged = moved.positions.reshape(length, num_rows).t()
+    elsewhere = exchanged.clone()
+    elsewhere[row] = False
+    is_in_own_row = bool(moved.positions[row].all())
+    return bool(exchanged[row].any()) and not bool(elsewhere.any()) and not is_in_own_row
+
+
 def _of_later_tokens(
     bench: Bench, base: Base, moved: Moved, compared: Tensor, place: int
 ) -> Influence:

@@ -20,7 +20,9 @@ def is_contrastive(look: Look) -> bool:
 
 
 def label_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
-    """Measure the classes of the first batches."""
+    """Measure the classes of the first batches, or the numbers that are to be predicted."""
+    if all(look.main_loss() is None for look in looks):
+        return _number_order(looks, rows_of)
     found: list[list[int]] = []
     num_classes = 0
     for look, num_rows in zip(looks, rows_of, strict=True):
@@ -39,6 +41,23 @@ def label_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
         classes_of_batches=tuple(len(set(labels)) for labels in found),
         num_rows=len(together),
         num_seen=len(set(together)),
+        is_sorted=together in (rising, rising[::-1]),
+    )
+
+
+def _number_order(looks: Sequence[Look], rows_of: Sequence[int]) -> LabelOrder:
+    """Measure the numbers that the rows of the first batches have as targets."""
+    together: list[float] = []
+    for look, num_rows in zip(looks, rows_of, strict=True):
+        targets = [call.target for call in look.losses if call.target.numel() == num_rows]
+        if len(targets) != 1:
+            return LabelOrder(is_classification=False)
+        together += targets[0].reshape(-1).tolist()
+    rising = sorted(together)
+    return LabelOrder(
+        is_classification=False,
+        num_rows=len(together),
+        num_values=len(set(together)),
         is_sorted=together in (rising, rising[::-1]),
     )
 

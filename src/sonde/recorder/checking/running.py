@@ -2,7 +2,6 @@
 force, the weights of micro-batches, and one batch again and again.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +14,7 @@ from sonde import ranks
 from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregistered, WeightsMove
 from sonde.forensics.checks.determinism import Determinism
 from sonde.forensics.checks.one_batch import LOWER_RATE, OneBatch
-from sonde.forensics.checks.precision import ClippedScaled, LostUpdates, Precision
+from sonde.forensics.checks.precision import LostUpdates, Precision
 from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
 from sonde.recorder.checking.first_steps import FirstSteps
@@ -335,18 +334,6 @@ def lost_updates(first: FirstSteps, before: dict[Tensor, Tensor]) -> LostUpdates
         num_unchanged=num_unchanged,
         num_updates=first.num_updates,
     )
-
-
-def clipped_scaled(first: FirstSteps, scalers: Sequence[torch.amp.GradScaler]) -> ClippedScaled:
-    """Return the norms seen with a gradient scaler: of the last update that was made."""
-    if not any(scaler.is_enabled() for scaler in scalers):
-        return ClippedScaled(scale=None)
-    for clipped, at_step, scale in reversed(first.norms):
-        if at_step is not None:
-            return ClippedScaled(
-                scale=scale, norm_at_clipping=float(clipped), norm_at_step=float(at_step)
-            )
-    return ClippedScaled(scale=1.0)
 
 
 def tied_weights(bench: Bench) -> TiedWeights:

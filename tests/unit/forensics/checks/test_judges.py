@@ -19,6 +19,7 @@ from sonde.forensics.checks import (
     one_batch,
     overflow,
     precision,
+    scaling,
     start_loss,
     step_habits,
 )
@@ -331,19 +332,41 @@ CASES: list[tuple[Check, object, Status]] = [
         precision.LostUpdates(dtype="bfloat16", num_weights=100, num_unchanged=50),
         "wrong",
     ),
-    (precision.CLIPPED, precision.ClippedScaled(scale=None), "does not apply"),
+    (scaling.CLIPPED, scaling.ClippedScaled(scale=None), "does not apply"),
     (precision.EPSILON, precision.Epsilon(epsilon=None), "does not apply"),
     (precision.EPSILON, precision.Epsilon(epsilon=1e-8), "fine"),
     (precision.EPSILON, precision.Epsilon(epsilon=1e-8, dtype="float16", is_zero=True), "wrong"),
     (
-        precision.CLIPPED,
-        precision.ClippedScaled(scale=65536.0, norm_at_clipping=30.0, norm_at_step=1.0),
+        scaling.CLIPPED,
+        scaling.ClippedScaled(scale=65536.0, norm_at_clipping=30.0, norm_at_step=1.0),
         "fine",
     ),
     (
-        precision.CLIPPED,
-        precision.ClippedScaled(scale=65536.0, norm_at_clipping=65536.0, norm_at_step=1e-5),
+        scaling.CLIPPED,
+        scaling.ClippedScaled(scale=65536.0, norm_at_clipping=65536.0, norm_at_step=1e-5),
         "wrong",
+    ),
+    (scaling.BYPASSED, scaling.ScalerBypassed(scale=None), "does not apply"),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, is_loss_scaled=False),
+        "does not apply",
+    ),
+    (scaling.BYPASSED, scaling.ScalerBypassed(scale=4096.0, divides_itself=True), "does not apply"),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=8192.0, norm_at_step=2.0),
+        "fine",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=8192.0, norm_at_step=8192.0),
+        "wrong",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=2.0, norm_after_backward=8.0, norm_at_step=8.0),
+        "cannot tell",
     ),
     (determinism.CHECK, determinism.Determinism(first=1.0, second=1.0), "fine"),
     (determinism.CHECK, determinism.Determinism(first=1.0, second=1.1), "cannot tell"),
@@ -361,21 +384,6 @@ CASES: list[tuple[Check, object, Status]] = [
             num_batches=8, num_rows=64, row_length=16, num_same_batches=7, is_same_memory=True
         ),
         "cannot tell",
-    ),
-    (
-        data_order.REPEATED,
-        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=6),
-        "fine",
-    ),
-    (
-        data_order.REPEATED,
-        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=7),
-        "wrong",
-    ),
-    (
-        data_order.REPEATED,
-        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=2, num_twice_in_batch=40),
-        "fine",
     ),
     (data_order.LABELS, data_order.LabelOrder(is_classification=False), "does not apply"),
     (

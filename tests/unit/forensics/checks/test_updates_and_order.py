@@ -52,6 +52,56 @@ CASES: list[tuple[Check, object, Status]] = [
         "does not apply",
     ),
     (
+        data_order.LABELS,
+        data_order.LabelOrder(is_classification=False, num_rows=64, num_values=60, is_sorted=True),
+        "wrong",
+    ),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(is_classification=False, num_rows=64, num_values=8, is_sorted=True),
+        "fine",
+    ),
+    (
+        data_order.LABELS,
+        data_order.LabelOrder(is_classification=False, num_rows=64, num_values=60, is_sorted=False),
+        "fine",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, norms_between=(1.0, 0.05)),
+        "wrong",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=4, norms_between=(1.0, 0.05), are_alike=False),
+        "cannot tell",
+    ),
+    (
+        accumulation.CHECK,
+        accumulation.Accumulation(num_micro=2, weights=(0.75 / 2, 0.25 / 2), counts=(30, 10)),
+        "wrong",
+    ),
+    (
+        label_shift.CHECK,
+        label_shift.LabelShift(has_tokens=True, shares=((1, 1.0),), is_in_other_order=True),
+        "wrong",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=6),
+        "fine",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=16, num_twice_in_batch=7),
+        "wrong",
+    ),
+    (
+        data_order.REPEATED,
+        data_order.RepeatedRows(num_batches=8, num_rows=64, row_length=2, num_twice_in_batch=40),
+        "fine",
+    ),
+    (
         data_order.ORDER,
         data_order.RowOrder(lengths=(3, 3, 4, 5, 6, 7, 8)),
         "wrong",

@@ -102,6 +102,7 @@ def test_a_right_loop_is_not_called_wrong_and_the_report_is_printed(
     assert capsys.readouterr().out == report.text()
 
 
+@pytest.mark.slow
 def test_labels_that_are_not_shifted_are_named(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run", shift=0)
 

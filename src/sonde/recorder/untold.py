@@ -1,0 +1,91 @@
+"""Events that may pass by themselves: they are recorded, and told only if the loss stays high."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sonde.forensics.scene_evidence import SceneEvidence
+from sonde.recorder.update import Update
+from sonde.spikes.detectors import Event
+
+_SMALL_BATCH: Final = 0.5
+"""A batch with less than this fraction of the usual rows is much smaller."""
+_LITTLE: Final = 0.25
+"""A loss that rises by less than this fraction rises by little."""
+_LASTING: Final = 5
+"""A loss that is high for this many steps more does not pass by itself."""
+
+
+@dataclass
+class _Untold:
+    """An event that nothing was said of when it began."""
+
+    event: Event
+    last_step: int
+    """The last step whose loss was high."""
+    num_high: int = 0
+    """How many steps after the first were high."""
+
+
+class UntoldEvents:
+    """Decides which events may pass, and watches the newest of them for whether it lasts."""
+
+    def __init__(self) -> None:
+        self.highest_loss = -math.inf
+        """The highest loss of this process so far."""
+        self._held: _Untold | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is an event that nothing was said of and that may go on."""
+        return self._held is not None
+
+    def may_pass(
+        self, event: Event, scene: SceneEvidence, update: Update, recent: Iterable[Update]
+    ) -> bool:
+        """Return whether there may be nothing to say: the training goes on as before, or as its
+        schedule means it to.
+        """
+        if not math.isfinite(event.value):
+            return False
+        if scene.has_restarted_rate or _is_like_noise(event, update, recent):
+            return True
+        # A loss that the run never had, not even when it began, is told in any case.
+        is_known = event.metric != "loss" or event.value <= self.highest_loss
+        return scene.is_only_this_batch and is_known
+
+    def hold(self, event: Event, step: int) -> None:
+        """Watch an event that nothing is said of."""
+        self._held = _Untold(event, step)
+
+    def note(self, step: int, loss: float, is_high: bool) -> Event | None:
+        """Note the loss of a step. Returns the event that is held, if the loss has stayed high for
+        so long that it has to be told now.
+        """
+        self.highest_loss = max(self.highest_loss, loss)
+        held = self._held
+        if held is None or held.event.first_step == step:
+            return None
+        if not is_high:
+            if step - held.last_step >= _LASTING:
+                self._held = None
+            return None
+        held.last_step = step
+        held.num_high += 1
+        if held.num_high < _LASTING:
+            return None
+        self._held = None
+        return held.event
+
+
+def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:
+    """Return whether a jump is nothing by itself: where several optimizers play against each other,
+    where the batch is much smaller than others, or where the loss rises by little.
+    """
+    if update.has_other_moved:
+        return True
+    sizes = sorted(other.num_rows for other in recent)
+    if sizes and update.num_rows < _SMALL_BATCH * sizes[len(sizes) // 2]:
+        return True
+    return event.metric == "loss" and event.value - event.baseline < _LITTLE * abs(event.baseline)
