@@ -32,7 +32,6 @@ from sonde.recorder.training import Training
 from sonde.recorder.untold import UntoldEvents
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
-from sonde.spikes.quiet_rules import SCALER_SKIPS, QuietFinding
 from sonde.spikes.spike_records import StepEntry
 
 if TYPE_CHECKING:
@@ -185,10 +184,6 @@ class Judgement:
         """Yield batches without the rows that healing left out."""
         return iter(batches) if self.healing is None else self.healing.kept(batches, names_of)
 
-    def report_skips(self, update: Update, how_many: str) -> None:
-        """Report that a gradient scaler has skipped many updates."""
-        self.quiet.tell(_many_skips(update.step, how_many), update.loss)
-
     def _judge_known(self, update: Update) -> None:
         """Judge an update whose numbers are known."""
         if update.loss is None:
@@ -336,17 +331,6 @@ class Judgement:
             return False
         losses = sorted(float(loss) for loss in rows.losses)
         return losses[len(losses) // 2] < 2 * abs(event.baseline)
-
-
-def _many_skips(step: int, how_many: str) -> QuietFinding:
-    """Return the finding that a gradient scaler has skipped many updates."""
-    return QuietFinding(
-        kind=SCALER_SKIPS,
-        step=step,
-        sentence=f"the gradient scaler has skipped {how_many}, so next to nothing is learnt",
-        look_at="what overflows at any scale: a loss or a gradient that is not finite; how fast the"
-        " scale grows again",
-    )
 
 
 def _what_jumped(update: Update) -> str:

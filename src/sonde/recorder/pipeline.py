@@ -84,7 +84,6 @@ class Pipeline(Observer):
         self._norm: Any = None
         self._other_optimizer: torch.optim.Optimizer | None = None
         self._losses = LossIntake(training, judgement, guard)
-        self._autocast: torch.dtype | None = None
         self._has_failed = False
         self._has_begun = False
         self._longest = 0
@@ -188,11 +187,13 @@ class Pipeline(Observer):
         if self._rank_watch.is_on:
             self._rank_watch.note(self._clock)
         self._longest = max(self._longest, update.num_calls)
-        update.autocast = self._autocast
+        update.autocast = self.training.autocast
         if update.stage is _COLLECTING:
             self._norm = None  # it is that of an overflow, which is why the scaler skips
             _note_skip(update, self.training, self.state_watch)
-            self._scaler.note_skip(update, self._judgement.report_skips)
+            found = self._scaler.note_skip(update.step)
+            if found is not None:
+                self._judgement.quiet.tell(found, update.loss)
         else:
             self._scaler.note_made()
         if self.first_look.is_on or self.num_updates % LOOK_EVERY == 0:
@@ -236,10 +237,9 @@ class Pipeline(Observer):
         update = self._update
         if update is None or not update.micro:
             return
-        device_type = self.training.device_type
-        if torch.is_autocast_enabled(device_type):
-            self._autocast = torch.get_autocast_dtype(device_type)
+        self.training.note_autocast()
         if not self._losses.is_reported:  # otherwise what the model returned is not needed
+            device_type = self.training.device_type
             moment = take_moment(device_type, with_host=self.intake.draws_on_host)
             update.micro[-1].forwards.append(Forward(args, kwargs, moment))
 

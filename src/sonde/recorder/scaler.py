@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from sonde.recorder.reach import reached
-from sonde.recorder.update import Update
+from sonde.spikes.quiet_rules import NO_OPTIMIZER_STEP, SCALER_SKIPS, QuietFinding
 
 _watches: "weakref.WeakSet[ScalerWatch]" = weakref.WeakSet()
 _wrapped: list[bool] = []
@@ -71,24 +71,48 @@ class ScalerWatch:
         if self._scalers:
             self._recent.append(False)
 
-    def note_skip(self, update: Update, tell: Callable[[Update, str], None]) -> None:
-        """Count an update that was skipped; when there were too many, `tell` how many, once."""
+    def note_skip(self, step: int) -> QuietFinding | None:
+        """Count an update that ended without a call of the optimizer. Returns what to tell when
+        there were too many, once.
+        """
         self._num_in_row += 1
         self._recent.append(True)
         if self._is_told:
-            return
+            return None
         num_skipped = sum(self._recent)
+        num_made = len(self._recent) - num_skipped
+        in_a_row = f"{self._num_in_row} updates in a row"
         if self._num_in_row >= _MANY_SKIPS:
             self._is_told = True
-            tell(update, f"{self._num_in_row} updates in a row")
-        elif num_skipped >= _MOST and len(self._recent) - num_skipped >= _LEAST_MADE:
+            return _many_skips(step, in_a_row) if self._scalers else _never_called(step, in_a_row)
+        if num_skipped >= _MOST and num_made >= _LEAST_MADE:
             self._is_told = True
-            tell(update, f"{num_skipped} of the last {len(self._recent)} updates")
+            return _many_skips(step, f"{num_skipped} of the last {len(self._recent)} updates")
+        return None
 
     def note(self, scaler: torch.amp.GradScaler) -> None:
         """Take notice that a scaler was updated."""
         if any(own is scaler for own in self._scalers):
             self.has_updated = True
+
+
+def _many_skips(step: int, how_many: str) -> QuietFinding:
+    return QuietFinding(
+        kind=SCALER_SKIPS,
+        step=step,
+        sentence=f"the gradient scaler has skipped {how_many}, so next to nothing is learnt",
+        look_at="what overflows at any scale: a loss or a gradient that is not finite; how fast the"
+        " scale grows again",
+    )
+
+
+def _never_called(step: int, how_many: str) -> QuietFinding:
+    return QuietFinding(
+        kind=NO_OPTIMIZER_STEP,
+        step=step,
+        sentence=f"{how_many} have ended without a call of the optimizer, so nothing is learnt",
+        look_at="the condition around optimizer.step(), or what skips it",
+    )
 
 
 def _wrap() -> None:

@@ -111,6 +111,8 @@ class Training:
         """Where states are kept."""
         self.is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
         """Whether every rank has only a part of the weights."""
+        self.autocast: torch.dtype | None = None
+        """The precision of the last forward pass under autocast that was seen."""
         self.backward_factor = 1.0
         """How many times the loss is as large as what backward is called on, if it is that."""
         self._waiting: dict[str, Any] = {}
@@ -248,6 +250,11 @@ class Training:
             with self.hooks.observed_by(NOBODY), back_at(forward.moment, self.device_type):
                 return found_losses.loss_in(self.model(*forward.args, **forward.kwargs))
         return None
+
+    def note_autocast(self) -> None:
+        """Note the precision of a forward pass that begins."""
+        if torch.is_autocast_enabled(self.device_type):
+            self.autocast = torch.get_autocast_dtype(self.device_type)
 
     def scalers(self) -> list[torch.amp.GradScaler]:
         """Return the gradient scalers of the training: those that the user named, and those that

@@ -36,6 +36,7 @@ CAUSES: Final = (
     "epsilon",
     # Failures without a jump.
     "scaler_skips",
+    "no_optimizer_step",
     "ranks_drift",
     "same_batch",
     "rows_again",

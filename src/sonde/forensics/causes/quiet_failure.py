@@ -63,6 +63,10 @@ _KINDS: Final = {
         "The gradient scaler skips update after update.",
         "Find the gradient that is not finite at any scale; train in bfloat16 or float32.",
     ),
+    quiet_rules.NO_OPTIMIZER_STEP: (
+        "The optimizer is not called.",
+        "Call optimizer.step() in every update; where `last` is passed, when it is true.",
+    ),
     rank_signs.RANKS_DRIFT: (
         "The weights are not the same on all ranks.",
         "Check that every rank makes every update with averaged gradients, then go back.",
