@@ -237,7 +237,7 @@ class Pipeline(Observer):
         update = self._update
         if update is None or not update.micro:
             return
-        self.training.note_autocast()
+        _note_autocast(self.training)
         if not self._losses.is_reported:  # otherwise what the model returned is not needed
             device_type = self.training.device_type
             moment = take_moment(device_type, with_host=self.intake.draws_on_host)
@@ -358,6 +358,12 @@ def _note_skip(update: Update, training: Training, state_watch: StateWatch) -> N
     if state_watch.is_waiting:
         state_watch.before_optimizer(update)
     update.skipped = "the optimizer was not called"
+
+
+def _note_autocast(training: Training) -> None:
+    """Note the precision of a forward pass that begins."""
+    if torch.is_autocast_enabled(training.device_type):
+        training.autocast = torch.get_autocast_dtype(training.device_type)
 
 
 def _give_up_replay(update: Update, training: Training) -> None:

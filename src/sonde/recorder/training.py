@@ -251,11 +251,6 @@ class Training:
                 return found_losses.loss_in(self.model(*forward.args, **forward.kwargs))
         return None
 
-    def note_autocast(self) -> None:
-        """Note the precision of a forward pass that begins."""
-        if torch.is_autocast_enabled(self.device_type):
-            self.autocast = torch.get_autocast_dtype(self.device_type)
-
     def scalers(self) -> list[torch.amp.GradScaler]:
         """Return the gradient scalers of the training: those that the user named, and those that
         the step function uses.
