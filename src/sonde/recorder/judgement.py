@@ -90,10 +90,13 @@ class Judgement:
         """Whether there is no other rank."""
         self._highest_rate = 0.0
         """The highest learning rate of any group, before the steps that are held."""
+        self._left_rates: Sequence[float] = ()
+        """The rates of the last step that is held no longer."""
         self._untold = UntoldEvents()
         self._num_skipped = 0
         self._num_done = 0
-        self._own_seconds = 0.0
+        self.own_seconds = 0.0
+        """How long looks at scenes took so far."""
 
     @property
     def recent(self) -> Sequence[Update]:
@@ -149,7 +152,7 @@ class Judgement:
         """Finish an update: write it down now, or when its loss has arrived."""
         update.is_over = True
         if len(self._recent) == self._recent.maxlen:
-            self._highest_rate = max(self._highest_rate, *self._recent[0].rates, 0.0)
+            self._note_leaving(self._recent[0].rates)
         self._recent.append(update)
         self._num_done += 1
         if self._num_done == _NUM_CALM:
@@ -160,17 +163,17 @@ class Judgement:
         if self.quiet.found:
             self.quiet.tell_found()
 
+    def _note_leaving(self, rates: Sequence[float]) -> None:
+        """Note the rates of a step that is held no longer."""
+        if rates != self._left_rates:  # they are mostly those of the step before
+            self._left_rates = rates
+            self._highest_rate = max(self._highest_rate, *rates, 0.0)
+
     def flush(self) -> None:
         """Judge and write everything that is pending, and tell what was found on the way."""
         self.drain(wait=True)
         self._keeper.flush()
         self.quiet.tell_found()
-
-    def take_own_seconds(self) -> float:
-        """Return how long looks at scenes took since the last call."""
-        seconds = self._own_seconds
-        self._own_seconds = 0.0
-        return seconds
 
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
@@ -260,7 +263,7 @@ class Judgement:
         except BaseException as error:  # noqa: BLE001  the user's model and functions run here
             self._guard.catch(f"the scene of step {step} cannot be looked into", error)
         finally:
-            self._own_seconds += time.perf_counter() - started
+            self.own_seconds += time.perf_counter() - started
 
     def _look_into(self, event: Event, entry: StepEntry | None, update: Update) -> None:
         """Look into an event and write the first verdict. `entry` receives what is found at its

@@ -127,7 +127,8 @@ class Pipeline(Observer):
         update = self._update
         if update is not None and update.stage is _COLLECTING and update.micro:
             self._losses.take_reported(update.micro[-1], loss, token_losses)
-            self._loss_is_known()
+            if self._rank_watch.is_on:
+                self._clock.loss_is_known()
 
     def gradients_ready(self) -> None:
         """Judge the update after backward and before anything changes, if its loss is known."""
@@ -183,10 +184,11 @@ class Pipeline(Observer):
         if update is None:
             return
         self.num_updates += 1
-        self._clock.end(update, self._judgement.take_own_seconds())
+        self._clock.end(update, self._judgement.own_seconds)
         if self._rank_watch.is_on:
             self._rank_watch.note(self._clock)
-        self._longest = max(self._longest, update.num_calls)
+        if update.num_calls > self._longest:
+            self._longest = update.num_calls
         update.autocast = self.training.autocast
         if update.stage is _COLLECTING:
             self._norm = None  # it is that of an overflow, which is why the scaler skips
@@ -252,8 +254,8 @@ class Pipeline(Observer):
         micro = update.micro[-1]
         if not micro.forwards or update.stage is not _COLLECTING:
             return
-        if self._losses.take_from_model(micro, output):
-            self._loss_is_known()
+        if self._losses.take_from_model(micro, output) and self._rank_watch.is_on:
+            self._clock.loss_is_known()
 
     @guarded("losses are not recorded")
     def backward_begins(self, loss: Tensor) -> None:
@@ -263,8 +265,8 @@ class Pipeline(Observer):
             self._losses.note_unseen(loss)
         if update is None or not update.micro or update.stage is not _COLLECTING:
             return
-        if self._losses.take_from_backward(update.micro[-1], loss):
-            self._loss_is_known()
+        if self._losses.take_from_backward(update.micro[-1], loss) and self._rank_watch.is_on:
+            self._clock.loss_is_known()
 
     def norm_seen(self, norm: Any) -> None:
         """The loop clips its gradients."""
@@ -338,11 +340,6 @@ class Pipeline(Observer):
         is_recording = self.training.hooks.observer is self
         is_applied = self._update is not None and self._update.stage is _APPLIED
         return self.num_updates + int(is_applied) if is_recording else None
-
-    def _loss_is_known(self) -> None:
-        """Note how long this rank took to its loss."""
-        if self._rank_watch.is_on:
-            self._clock.loss_is_known()
 
     def _judge_late(self, update: Update, returned: Any) -> None:
         """Judge an update after the optimizer has moved, or was not called at all."""

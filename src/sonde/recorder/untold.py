@@ -34,12 +34,9 @@ class UntoldEvents:
     def __init__(self) -> None:
         self.highest_loss = -math.inf
         """The highest loss of this process so far."""
-        self._held: _Untold | None = None
-
-    @property
-    def is_holding(self) -> bool:
+        self.is_holding = False
         """Whether there is an event that nothing was said of and that may go on."""
-        return self._held is not None
+        self._held: _Untold | None = None
 
     def may_pass(
         self, event: Event, scene: SceneEvidence, update: Update, recent: Iterable[Update]
@@ -58,6 +55,7 @@ class UntoldEvents:
     def hold(self, event: Event, step: int) -> None:
         """Watch an event that nothing is said of."""
         self._held = _Untold(event, step)
+        self.is_holding = True
 
     def note(self, step: int, loss: float, is_high: bool) -> Event | None:
         """Note the loss of a step. Returns the event that is held, if the loss has stayed high for
@@ -69,14 +67,18 @@ class UntoldEvents:
             return None
         if not is_high:
             if step - held.last_step >= _LASTING:
-                self._held = None
+                self._let_go()
             return None
         held.last_step = step
         held.num_high += 1
         if held.num_high < _LASTING:
             return None
-        self._held = None
+        self._let_go()
         return held.event
+
+    def _let_go(self) -> None:
+        self._held = None
+        self.is_holding = False
 
 
 def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:

@@ -318,6 +318,7 @@ class UpdateClock:
         self._ended = 0.0
         self._ended_before = 0.0
         self._loss_known = 0.0
+        self._looked_for = 0.0
 
     def loss_is_known(self) -> None:
         """A loss of the update is known: until here a rank waits for no other."""
@@ -331,11 +332,13 @@ class UpdateClock:
             return None
         return self._loss_known - self._ended_before
 
-    def end(self, update: Update, own_seconds: float) -> None:
-        """An update ends: note how long it took since the end of the one before it, without the
-        `own_seconds` that looks of ours at a scene took.
+    def end(self, update: Update, looked_for: float) -> None:
+        """An update ends: note how long it took since the end of the one before it. Looks of ours
+        at scenes, which took `looked_for` seconds in all so far, do not count.
         """
         now = perf_counter()
+        own_seconds = looked_for - self._looked_for
+        self._looked_for = looked_for
         if self._ended:
             wait = self.began - self._ended
             if wait > own_seconds:
