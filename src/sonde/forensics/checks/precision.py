@@ -3,6 +3,7 @@ small for the weights, an epsilon that is zero, and a gradient norm that is clip
 scaled.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +47,9 @@ def judge_precision(measured: Precision) -> Outcome:
     off = abs(measured.loss - measured.float32_loss) / abs(measured.float32_loss)
     if not off <= _LOSS_OFF:  # NaN is off
         return wrong(f"Low precision changes the result: {beside}.")
-    if measured.cosine is not None and not measured.cosine >= _ALIKE:
+    if measured.cosine is not None and math.isnan(measured.cosine):
+        return wrong(f"The gradient in {measured.dtype} is not finite; {beside}.")
+    if measured.cosine is not None and measured.cosine < _ALIKE:
         return wrong(
             f"The gradient in {measured.dtype} has a cosine of {measured.cosine:.3f} with that in"
             f" float32; {beside}."

@@ -2,6 +2,7 @@
 again.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,6 +84,8 @@ def judge_bypassed(measured: ScalerBypassed) -> Outcome:
     at_step = measured.norm_at_step
     if not after or at_step is None:
         return cannot_tell("The gradient norm was not seen.")
+    if not math.isfinite(after):
+        return cannot_tell(f"Gradients overflow at the first scale, {measured.scale:g}.")
     if measured.scale < _MIN_SCALE:
         return cannot_tell(f"The scale is only {measured.scale:g}.")
     if abs(at_step - after) <= _SAME * after:

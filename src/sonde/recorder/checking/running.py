@@ -2,6 +2,7 @@
 force, the weights of micro-batches, and one batch again and again.
 """
 
+import math
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -21,6 +22,7 @@ from sonde.recorder.checking.first_steps import FirstSteps
 from sonde.recorder.checking.forward_watch import Look
 from sonde.recorder.checking.snapshot import undone
 from sonde.recorder.moment import in_float32
+from sonde.recorder.training import Training
 from sonde.train.unregistered import unregistered_parameters
 
 _NUM_BY_HEART: Final = 8
@@ -145,8 +147,18 @@ def precision(bench: Bench) -> Precision:
         dtype=dtype,
         loss=_unscaled_loss(looks[0]),
         float32_loss=_unscaled_loss(other[0]),
-        cosine=_cosine(low, high),
+        cosine=None if _overflows_on_purpose(training, low) else _cosine(low, high),
     )
+
+
+def _overflows_on_purpose(training: Training, gradients: dict[Tensor, Tensor]) -> bool:
+    """Return whether a gradient scaler is still looking for its scale: it skips updates whose
+    gradients overflow, and the loop may have cleared them, so they say nothing of the precision.
+    """
+    if not any(scaler.is_enabled() for scaler in training.scalers()):
+        return False
+    size = sum(float(gradient.to_dense().double().norm()) for gradient in gradients.values())
+    return size == 0 or not math.isfinite(size)
 
 
 def _unscaled_loss(look: Look) -> float | None:

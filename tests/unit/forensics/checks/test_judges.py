@@ -355,6 +355,11 @@ CASES: list[tuple[Check, object, Status]] = [
     (scaling.BYPASSED, scaling.ScalerBypassed(scale=4096.0, divides_itself=True), "does not apply"),
     (
         scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=math.inf, norm_at_step=0.0),
+        "cannot tell",
+    ),
+    (
+        scaling.BYPASSED,
         scaling.ScalerBypassed(scale=4096.0, norm_after_backward=8192.0, norm_at_step=2.0),
         "fine",
     ),

@@ -255,3 +255,28 @@ def test_what_nll_loss_is_given_must_be_logarithms_of_probabilities(
         return loss
 
     assert status(checked(tmp_path, model, loss_of), "loss_inputs") == expected
+
+
+def test_a_scaler_that_still_looks_for_its_scale_is_no_mistake(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(10, 6)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)  # the first updates are skipped
+
+    def step(batch: tuple[Tensor, Tensor], last: bool = True) -> Tensor:
+        with torch.autocast("cpu", torch.float16):
+            scores = model(batch[0])
+        loss = F.binary_cross_entropy_with_logits(scores.float(), batch[1])
+        scaler.scale(loss / 2).backward()
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=False)
+        return loss.detach()
+
+    with Recorder(tmp_path, model, optimizer, scaler=scaler) as recorder:
+        for number, batch in enumerate(rows_of_numbers()):
+            recorder.step(step, batch, last=number % 2 == 1)
+        report = recorder.check(rows_of_numbers())
+    assert {result.name for result in report.wrong} == set()
+    assert scaler.get_scale() < 2.0**40
