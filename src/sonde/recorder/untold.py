@@ -50,7 +50,7 @@ class UntoldEvents:
             return True
         # A loss that the run never had, not even when it began, is told in any case.
         is_known = event.metric != "loss" or event.value <= self.highest_loss
-        return scene.is_only_this_batch and is_known
+        return is_known and (scene.is_only_this_batch or _may_be_negative(recent))
 
     def hold(self, event: Event, step: int) -> None:
         """Watch an event that nothing is said of."""
@@ -79,6 +79,13 @@ class UntoldEvents:
     def _let_go(self) -> None:
         self._held = None
         self.is_holding = False
+
+
+def _may_be_negative(recent: Iterable[Update]) -> bool:
+    """Return whether the loss is an objective that goes either way, such as that of a policy: it
+    says how well, and not how far from right, so a jump by itself says little.
+    """
+    return any(other.loss is not None and other.loss < 0 for other in recent)
 
 
 def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:

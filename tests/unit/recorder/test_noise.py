@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sonde.forensics.scene_evidence import SceneEvidence
 from sonde.recorder.recorder import Recorder
+from sonde.recorder.untold import UntoldEvents
+from sonde.recorder.update import Update
+from sonde.spikes.detectors import Event, Score
 from sonde.spikes.spike_log import read_spikes
 
 NUM_STEPS = 120
@@ -85,3 +89,17 @@ def test_a_loss_that_rises_by_little_is_only_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not told_steps(tmp_path / "run", caplog, num_rows=16, factor=1.2)
+
+
+@pytest.mark.parametrize(("usual_loss", "may_pass"), [(-0.06, True), (0.06, False)])
+def test_an_objective_that_has_been_negative_may_jump(usual_loss: float, may_pass: bool) -> None:
+    events = UntoldEvents()
+    events.note(1, 0.5, is_high=False)
+    recent = []
+    for step in range(2, 10):
+        update = Update(step, had_gradients=False)
+        update.loss = usual_loss
+        recent.append(update)
+    jump = Event.beginning("loss", 10, 0.3, Score("spike", usual_loss, 20.0))
+    scene = SceneEvidence(step=10)
+    assert events.may_pass(jump, scene, Update(10, had_gradients=False), recent) is may_pass
