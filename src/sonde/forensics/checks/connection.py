@@ -16,6 +16,10 @@ from sonde.forensics.checks.check_rule import (
 )
 
 
+_MANY: Final = 0.5
+"""From this share of the parameters on, gradients that are always 0 are no detail of a model."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientReach:
     """What was measured over the first updates."""
@@ -26,6 +30,10 @@ class GradientReach:
     """Those that never got a gradient."""
     without_but_used: tuple[str, ...] | None = None
     """Those of them that change the loss when they are changed; None if that was not tried."""
+    always_zero: tuple[str, ...] = ()
+    """Those whose gradients were exactly 0 in every update."""
+    share_always_zero: float = 0.0
+    """What share of the trained numbers these hold."""
     all_zero: bool = False
     """Whether every gradient was 0 in every update."""
     norm_after_backward: float | None = None
@@ -38,6 +46,14 @@ def judge_reach(measured: GradientReach) -> Outcome:
         return cannot_tell("No optimizer holds a parameter that requires a gradient.")
     if measured.all_zero:
         return _judge_zeros(measured.norm_after_backward)
+    if measured.share_always_zero >= _MANY and len(measured.always_zero) >= (
+        _MANY * measured.num_parameters
+    ):
+        return wrong(
+            f"In every update, the gradients of {len(measured.always_zero)} of"
+            f" {measured.num_parameters} parameters were exactly 0: {some(measured.always_zero)}."
+            " Weights that all begin alike, or units that are all dead, do this."
+        )
     if not measured.without:
         return fine(f"All {measured.num_parameters} parameters get a gradient.")
     names = f"{len(measured.without)} of {measured.num_parameters} parameters never got a gradient"

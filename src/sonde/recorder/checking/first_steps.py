@@ -58,6 +58,8 @@ class FirstSteps:
         """Every optimizer that moved."""
         self.with_gradient: set[Tensor] = set()
         """Parameters that had a gradient when an optimizer moved."""
+        self.with_values: set[Tensor] = set()
+        """Parameters whose gradient was not 0 in some update, if that was looked at."""
         self.pushed: dict[Tensor, Tensor | None] = {}
         """Parameters with a gradient other than 0 at a rate other than 0; for those in half
         precision also where.
@@ -68,7 +70,6 @@ class FirstSteps:
         """With a gradient scaler: the norm that was clipped, that of the update, and the scale."""
         self.numbers: list[int] = []
         """The numbers of the rows in their dataset, as they come, if the script gives any."""
-        self._has_gradient_values = False
         self._rates: list[float] = []
         self._modes: list[step_habits.TrainMode] = []
         self._mode_now = self._mode()
@@ -248,11 +249,6 @@ class FirstSteps:
             found.append((name.replace("_orig_mod.", "").removeprefix("module."), parameter))
         return found
 
-    @property
-    def has_gradient_values(self) -> bool:
-        """Whether any gradient was not 0."""
-        return self._has_gradient_values
-
     # Inside.
 
     def _follow(self, held: set[Tensor]) -> None:
@@ -267,12 +263,15 @@ class FirstSteps:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
-                if gradient is None or gradient.layout is not torch.strided:
+                if gradient is None:
+                    continue
+                if gradient.layout is not torch.strided:
+                    self.with_values.add(parameter)
                     continue
                 where = gradient != 0
                 if not bool(where.any()):
                     continue
-                self._has_gradient_values = True
+                self.with_values.add(parameter)
                 if group.get("lr", 1.0) == 0:
                     continue
                 if parameter.dtype in (torch.bfloat16, torch.float16):

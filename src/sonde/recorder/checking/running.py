@@ -246,7 +246,13 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         if parameter.requires_grad and parameter in held
     ]
     without = [(name, part) for name, part in trained if part not in first.with_gradient]
-    all_zero = bool(trained) and not first.has_gradient_values
+    all_zero = bool(trained) and not first.with_values
+    zero = [
+        (name, part)
+        for name, part in trained
+        if part in first.with_gradient and part not in first.with_values
+    ]
+    num_trained = sum(part.numel() for _, part in trained)
     norm = _norm_after_backward(bench) if ranks.any_rank(all_zero) else None
     used: tuple[str, ...] | None = ()
     if ranks.any_rank(bool(without)):
@@ -255,6 +261,8 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         num_parameters=len(trained),
         without=tuple(name for name, _ in without),
         without_but_used=used,
+        always_zero=tuple(name for name, _ in zero) if first.with_values else (),
+        share_always_zero=sum(part.numel() for _, part in zero) / max(num_trained, 1),
         all_zero=all_zero,
         norm_after_backward=norm,
     )

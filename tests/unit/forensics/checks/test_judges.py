@@ -178,6 +178,21 @@ CASES: list[tuple[Check, object, Status]] = [
     (connection.REACH, connection.GradientReach(num_parameters=4, all_zero=True), "wrong"),
     (
         connection.REACH,
+        connection.GradientReach(num_parameters=4, always_zero=("a", "b"), share_always_zero=0.5),
+        "wrong",
+    ),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, always_zero=("a", "b"), share_always_zero=0.4),
+        "fine",
+    ),
+    (
+        connection.REACH,
+        connection.GradientReach(num_parameters=4, always_zero=("a",), share_always_zero=0.9),
+        "fine",
+    ),
+    (
+        connection.REACH,
         connection.GradientReach(num_parameters=4, all_zero=True, norm_after_backward=0.0),
         "wrong",
     ),

@@ -280,3 +280,23 @@ def test_a_scaler_that_still_looks_for_its_scale_is_no_mistake(tmp_path: Path) -
         report = recorder.check(rows_of_numbers())
     assert {result.name for result in report.wrong} == set()
     assert scaler.get_scale() < 2.0**40
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_gradients_that_are_always_zero_are_named(tmp_path: Path, is_dead: bool) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+    model.append(nn.Linear(16, 6))
+    if is_dead:
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+    adapted = Adapter()  # its gradients are 0 at the first update only
+    for trained, is_wrong in ((model, is_dead), (adapted, False)):
+
+        def loss_of(batch: tuple[Tensor, Tensor], trained: nn.Module = trained) -> Tensor:
+            loss = F.binary_cross_entropy_with_logits(trained(batch[0]), batch[1])
+            loss.backward()
+            return loss
+
+        report = checked(tmp_path / type(trained).__name__, trained, loss_of)
+        assert ("gradient_reach" in {result.name for result in report.wrong}) is is_wrong
