@@ -106,7 +106,7 @@ def test_the_stick_has_failures_and_controls_enough_in_every_host() -> None:
 def test_the_part_to_tune_on_has_every_class_of_the_threads() -> None:
     classes = {planned.case.class_ for planned in cases_of(TUNE)}
     everywhere = {planned.case.class_ for planned in everything()}
-    assert classes == everywhere - {"mixture"}
+    assert classes == everywhere
 
 
 @pytest.mark.slow
