@@ -135,16 +135,21 @@ def trainer_settings(job: Job, **changes: Any) -> Any:
 def trainer(
     job: Job, kind: Any, model: Any, rows: Any, collator: Any, *more: Any, **changes: Any
 ) -> Any:
-    """A Trainer of a kind of one's own, with the callback after those in `more`."""
+    """A Trainer of a kind of one's own, with the callback after those in `more`.
+
+    `changes` are settings, and perhaps an `eval_dataset`.
+    """
     from sonde.integrations.huggingface import SondeCallback
 
     callbacks = list(more)
+    evaluated = changes.pop("eval_dataset", None)
     if job.part == 1 and job.run.name.startswith("resume"):
         callbacks.append(stop_at(KILLED))
     return kind(
         model,
         trainer_settings(job, **changes),
         train_dataset=rows,
+        eval_dataset=evaluated,
         data_collator=collator,
         callbacks=[*callbacks, SondeCallback(job.run)],
     )

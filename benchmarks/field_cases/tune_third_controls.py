@@ -112,7 +112,8 @@ def actor_and_critic(job: Job) -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
-        return loss.detach()
+        now: Tensor = loss.detach()
+        return now
 
     for step in range(1, 301):
         dice = torch.Generator().manual_seed(step)
@@ -220,7 +221,8 @@ def from_adam_to_sgd(job: Job) -> None:
     for step in range(1, 241):
         if step == 121:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-            declare(recorder, "optimizer")
+            declare(recorder, "moments")
+            declare(recorder, "rate")
         tell(step, recorder.step(train_step, clicks(step)))
     recorder.close()
 
@@ -321,7 +323,8 @@ def codes_follow_averages(job: Job) -> None:
 
     def loss_of(rows: Tensor) -> Tensor:
         code, apart = model["codes"](model["encoder"](rows))
-        return F.mse_loss(model["decoder"](code), rows) + 0.25 * apart
+        total: Tensor = F.mse_loss(model["decoder"](code), rows) + 0.25 * apart
+        return total
 
     fit(job, model, optimizer, loss_of, lambda step: series[drawn(1500, step, 32)], 250)
 

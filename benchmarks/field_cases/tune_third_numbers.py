@@ -123,12 +123,13 @@ def scale_reaches_zero(job: Job) -> None:
     model = Forecaster(outputs=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     with torch.no_grad():
-        model.last.bias[1] = 1.5
+        model.last.get_parameter("bias")[1] = 1.5
 
     def loss_of(rows: Tensor) -> Tensor:
         mean, raw = model(rows[:, :-1]).unbind(-1)
         scale = F.relu(raw) if PLANTED else F.softplus(raw) + 1e-3
-        return (scale.log() + 0.5 * ((rows[:, 1:] - mean) / scale) ** 2).mean()
+        total: Tensor = (scale.log() + 0.5 * ((rows[:, 1:] - mean) / scale) ** 2).mean()
+        return total
 
     fit(job, model, optimizer, loss_of, lambda step: series[drawn(1200, step, 24)], 200)
 
@@ -147,7 +148,8 @@ def class_that_is_not_in_the_batch(job: Job) -> None:
         counts = hot.sum(0) if PLANTED else hot.sum(0).clamp(min=1)
         weights = 1.0 / counts
         per_row = -(hot * model(batch[0]).log_softmax(1) * weights).sum(1)
-        return per_row.sum() / KINDS
+        total: Tensor = per_row.sum() / KINDS
+        return total
 
     def draw(step: int) -> tuple[Tensor, Tensor]:
         chosen = drawn(1500, step, 40)
@@ -368,7 +370,8 @@ def one_reward_of_ten_thousand(job: Job) -> None:
     def loss_of(batch: dict[str, Tensor]) -> Tensor:
         worth = value(F.one_hot(batch["states"], STATES).float())
         chosen = worth.gather(1, batch["actions"].unsqueeze(1)).squeeze(1)
-        return (chosen - batch["rewards"]).square().mean()
+        total: Tensor = (chosen - batch["rewards"]).square().mean()
+        return total
 
     fit(job, value, optimizer, loss_of, draw, 180, config={"gamma": 0.0})
 

@@ -41,7 +41,8 @@ class TwoSides(nn.Module):
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         left = self.user_tower(self.user_table(users))
         right = self.item_tower(self.item_table(items))
-        return 3 + (left * right).sum(1)
+        out: Tensor = 3 + (left * right).sum(1)
+        return out
 
 
 def resume_with_the_towers_swapped(job: Job) -> None:
