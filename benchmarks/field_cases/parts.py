@@ -11,11 +11,14 @@ RECORD: Final = FOLDER / "SEALED.md"
 TUNE: Final = "tune"
 FIRST: Final = ("judge", "resume_and_numbers", "check")
 SECOND: Final = ("judge2", "resume_and_numbers2", "check2")
-SEALED: Final = (*FIRST, *SECOND)
+THIRD: Final = ("judge3", "resume_and_numbers3", "check3")
+SEALED: Final = (*FIRST, *SECOND, *THIRD)
 BUILDERS: Final = ("declaration.py", "hosts.py", "loops.py", "models.py", "script.py", "texts.py")
 """What the cases are built of: sealed with them, since they would be others without it."""
 SECOND_BUILDERS: Final = ("second_data.py", "second_loops.py", "second_models.py")
 """What the second set is built of besides."""
+THIRD_BUILDERS: Final = ("third_data.py", "third_loops.py", "third_models.py")
+"""What the third set is built of besides."""
 
 
 def files_of(part: str) -> list[Path]:
@@ -27,7 +30,11 @@ def files_of(part: str) -> list[Path]:
 def seal_of(part: str) -> str:
     """Return the SHA-256 of a part's files and of what they are built of."""
     digest = hashlib.sha256()
-    builders = (*BUILDERS, *SECOND_BUILDERS) if part in SECOND else BUILDERS
+    builders = [*BUILDERS]
+    if part in SECOND:
+        builders += SECOND_BUILDERS
+    if part in THIRD:
+        builders += THIRD_BUILDERS
     for path in [*files_of(part), *(FOLDER / name for name in builders)]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())

@@ -59,17 +59,20 @@ def test_a_part_that_was_run_keeps_its_seal_and_the_others_are_sealed_as_they_ar
     assert list(seals) == list(SEALED)
 
 
-def test_the_seals_of_the_second_set_cover_what_it_is_built_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("builder", "covered"), [("second_models.py", parts.SECOND), ("third_models.py", parts.THIRD)]
+)
+def test_the_seals_of_a_set_cover_what_it_is_built_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: str, covered: tuple[str, ...]
 ) -> None:
     for path in parts.FOLDER.glob("*.py"):
         shutil.copy(path, tmp_path)
     before = {part: seal_of(part) for part in SEALED}
-    with (tmp_path / "second_models.py").open("a") as file:
+    with (tmp_path / builder).open("a") as file:
         file.write("# changed\n")
     monkeypatch.setattr(parts, "FOLDER", tmp_path)
     changed = [part for part in SEALED if seal_of(part) != before[part]]
-    assert changed == list(parts.SECOND)
+    assert changed == list(covered)
 
 
 def test_a_part_of_the_second_set_has_none_of_the_first_sets_files() -> None:
@@ -106,7 +109,7 @@ def test_the_stick_has_failures_and_controls_enough_in_every_host() -> None:
 def test_the_part_to_tune_on_has_every_class_of_the_threads() -> None:
     classes = {planned.case.class_ for planned in cases_of(TUNE)}
     everywhere = {planned.case.class_ for planned in everything()}
-    assert classes == everywhere - {"mixture"}
+    assert classes == everywhere
 
 
 @pytest.mark.slow
