@@ -7,11 +7,17 @@ A quoted figure has a comment behind it that says where it is from, and that no 
 
 The first is the first number after these words in the section `flight` of the results, the second
 the third number after them. An … in the words stands for anything on the line.
+
+    33<!-- count: checks -->
+
+is counted in the code.
 """
 
 import re
 from pathlib import Path
 from typing import Final
+
+from sonde.forensics.checks import CHECKS
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 _QUOTED: Final = re.compile(
@@ -19,6 +25,9 @@ _QUOTED: Final = re.compile(
     r"(?:, (?P<place>\d)(?:st|nd|rd|th))? -->"
 )
 _NUMBER: Final = r"[\d.,]*\d"
+
+COUNTS: Final = {"checks": len(CHECKS)}
+"""What pages count, by the words of the comment."""
 
 
 def pages() -> list[Path]:
@@ -31,7 +40,10 @@ def with_figures(page: str, results: str) -> str:
 
     def written(quoted: re.Match[str]) -> str:
         place = int(quoted["place"] or 1)
-        figure = figure_of(results, quoted["section"], quoted["words"], place)
+        if quoted["section"] == "count":
+            figure = str(COUNTS[quoted["words"]])
+        else:
+            figure = figure_of(results, quoted["section"], quoted["words"], place)
         return quoted[0].replace(quoted["number"], figure, 1)
 
     return _QUOTED.sub(written, page)

@@ -87,6 +87,11 @@ def check(server: LoopServer, loop: str, *, spike: bool, mutant: str = "") -> No
         assert bare["said"] in watched["log"]
 
 
+def test_the_page_says_how_many_loops_there_are() -> None:
+    page = SERVER.parents[2] / "docs" / "any-loop.md"
+    assert f" {len(LOOPS)} odd but valid loops" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", QUICK)
 def test_a_watched_loop_with_an_event_ends_with_the_same_bits(
