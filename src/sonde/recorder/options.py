@@ -73,9 +73,11 @@ class RecorderOptions:
     """
 
     # What is kept.
-    state_every: Count = 200
-    """Keep the training state every this many steps. 0 means never: then the script's own
-    checkpoints are the states that steps are replayed from.
+    state_every: Count | None = None
+    """Keep the training state every this many steps. By default every 200, or as seldom as it
+    takes to spend at most 1 % of the time on it, and as often as `max_bytes` needs.
+
+    0 means never: then the script's own checkpoints are the states that steps are replayed from.
     """
     keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""
@@ -138,7 +140,7 @@ def check_on_event(on_event: str, options: RecorderOptions) -> None:
     """Raise if the reaction to an event cannot work with the options."""
     if on_event != "heal":
         return
-    if not options.state_every or options.heal.halve_rate or options.heal.dry_run:
+    if options.state_every == 0 or options.heal.halve_rate or options.heal.dry_run:
         raise SettingError(
             'on_event="heal" needs kept states (state_every), and neither halves rates nor runs'
             " dry",
