@@ -62,7 +62,7 @@ class Judgement:
         self._keeper = keeper
         self._guard = guard
         self._scene = Scene(training)
-        self._outliers = OutlierLook(training.run, self._scene, alerts)
+        self._outliers = OutlierLook(training.run, self._scene.reader, alerts)
         decode = training.decode
         self.spikes = self._run.spikes(
             settings=self._options.spikes,

@@ -17,8 +17,6 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
 
-import torch
-
 from sonde import ranks
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver
@@ -27,7 +25,7 @@ from sonde.recorder import budget
 from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.recorder.budget import StatePlan
 from sonde.recorder.guard import PASSES, Guard
-from sonde.recorder.memory import MemoryWatch
+from sonde.recorder.memory import MemoryWatch, device_of
 from sonde.recorder.moment import set_generators
 from sonde.recorder.state_schedule import StateSchedule
 from sonde.recorder.training import Training
@@ -72,7 +70,7 @@ class Keeper:
         self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
         self.worker = Worker("sonde-recorder", on_error=self._on_error, poll_seconds=_WRITE_SECONDS)
         """Writes batches and records."""
-        self.memory = MemoryWatch(_device_of(training))
+        self.memory = MemoryWatch(device_of(training.model))
         """The memory of this process and its GPU, read by the worker."""
         self._vitals = VitalsBook()
         self._file: BatchFile | None = None
@@ -411,12 +409,6 @@ def _check(update: Update) -> None:
         raise ValueError(update.cannot_replay)
     if problems:
         raise ValueError(f"it holds {problems[0]}")
-
-
-def _device_of(training: Training) -> torch.device:
-    """Return the device of the model."""
-    devices = [parameter.device for parameter in training.model.parameters()]
-    return devices[0] if devices else torch.device("cpu")
 
 
 def _record_of(update: Update, vitals: Mapping[str, float]) -> StepRecord | None:
