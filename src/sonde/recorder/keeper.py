@@ -267,6 +267,9 @@ class Keeper:
             before = file.num_bytes
             file.append(pieces)
             self._written_each = file.num_bytes - before
+            for micro in update.micro:
+                micro.is_written = True
+                micro.let_go_of_copies()
             if file.num_bytes > self._max_file_bytes:
                 self._open(update.step)
         except OSError as error:

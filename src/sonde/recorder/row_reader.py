@@ -50,7 +50,7 @@ class RowReader:
         for micro in update.micro:
             losses += micro.rows.losses.tolist() if micro.rows else []
             tokens += token_rows(micro.batch)
-        if len(tokens) != len(losses) or len(names) != len(losses):
+        if not names or len(tokens) != len(losses) or len(names) != len(losses):
             return []
         chosen = rows[:NUM_ROWS]
         found: list[Found] = [(names[row], losses[row], tokens[row][:WINDOW], ()) for row in chosen]

@@ -54,7 +54,7 @@ def merged(
         num_odd_rows=sum(rank.num_odd_rows for rank in found),
         num_rows=len(found) * update.num_rows,
         shape=_shape_of(update),
-        other_shapes=sorted({_shape_of(other) for other in recent}),
+        other_shapes=sorted({_shape_of(other) for other in recent if other.micro}),
         rates=[*rates, (update.step, tuple(update.rates))],
         broken=_broken_of(found),
     )
