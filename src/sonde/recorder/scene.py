@@ -62,6 +62,8 @@ _logger = logging.getLogger("sonde")
 class _Look:
     """What one rank finds."""
 
+    is_broken: bool = False
+    """Whether the loss or a gradient is not finite."""
     can_repeat: bool = False
     """Whether the step's forward passes can be run again."""
     own: float | None = None
@@ -124,17 +126,17 @@ class Scene:
         """Look into an update at which an event began. Every rank must call this."""
         self.rows = []
         self.has_tokens = True
-        look = _Look()
+        is_finite = math.isfinite(event.value) and math.isfinite(update.loss or 0.0)
+        look = _Look(is_broken=not is_finite)
         training = self._training
         limits = SceneLimits(training.options.scene_seconds, device_of(training.model))
-        is_broken = not (math.isfinite(event.value) and math.isfinite(update.loss or 0.0))
         self._try(look, lambda: self._prepare_look(update, recent, look))
         can_repeat = not ranks.any_rank(not look.can_repeat)
         is_short = not ranks.any_rank(not limits.allow(look.seconds))
         if can_repeat and is_short:
             look.seconds /= len(update.micro)
-            self._run_again(update, recent, look, limits, is_broken=is_broken)
-        elif is_broken:
+            self._run_again(update, recent, look, limits)
+        elif look.is_broken:
             self._try(look, lambda: self._look_at_numbers(update, look))
         if can_repeat and not is_short:
             _logger.info(
@@ -208,13 +210,7 @@ class Scene:
         look.seconds = forward_seconds(recent)
 
     def _run_again(
-        self,
-        update: Update,
-        recent: Sequence[Update],
-        look: _Look,
-        limits: SceneLimits,
-        *,
-        is_broken: bool,
+        self, update: Update, recent: Sequence[Update], look: _Look, limits: SceneLimits
     ) -> None:
         """Run the step and other batches again, and keep their activations only if the loss itself
         takes gradients. Every rank must call this.
@@ -229,13 +225,13 @@ class Scene:
                     recent, self._shared_steps(update, recent, look, limits), look, limits
                 )
             starts_over = drops and ranks.any_rank(dropped.was_asked or look.error is not None)
-            if is_broken and not starts_over:
+            if look.is_broken and not starts_over:
                 self._find_broken(update, look, limits)
         if starts_over:
             self._needs_activations = True
             self.rows = []
             look.start_over()
-            self._run_again(update, recent, look, limits, is_broken=is_broken)
+            self._run_again(update, recent, look, limits)
         elif look.must_read_numbers:  # gradients were set aside until here
             self._try(look, lambda: self._look_at_numbers(update, look))
 
@@ -348,7 +344,10 @@ class Scene:
         if not slowest:
             return []
         shared = sorted(set(usable).intersection(*(steps for steps, _, _ in of_ranks)))
-        affordable = int(min(float(left) for _, _, left in of_ranks) / slowest)
+        seconds = min(float(left) for _, _, left in of_ranks)
+        if look.is_broken:
+            seconds /= 2  # the rest is for where the numbers break
+        affordable = int(seconds / slowest)
         count = max(0, min(_NUM_BATCHES, affordable))
         if not count or not shared:
             return []

@@ -15,7 +15,6 @@ from sonde.recorder.moment import take_moment
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.recorder import Recorder
 from sonde.recorder.update import MicroBatch, Update
-from sonde.spikes.recorder import SpikeSettings
 
 IMAGES = (8, 3, 64, 64)
 IMAGE_BYTES = 8 * 3 * 64 * 64 * 4
@@ -108,12 +107,11 @@ def test_images_on_disk_stay_within_the_budget_and_the_last_ones_are_kept(
     assert len(steps) >= 12
 
 
-def test_an_event_among_images_that_are_let_go_is_looked_into(
+def test_an_event_after_batches_that_are_let_go_is_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held_batches, "MAX_BYTES", 0)
-    options = RecorderOptions(state_every=0, spikes=SpikeSettings(sample_risk=None))
-    training = Training(tmp_path / "run", settings=options)
+    monkeypatch.setattr(held_batches, "MAX_BYTES", 4 * 6 * 24 * 8 * 2)
+    training = Training(tmp_path / "run", settings=RecorderOptions(state_every=0))
     with caplog.at_level(logging.WARNING):
         losses = training.train(100, garbled=90)
     assert [text for text in caplog.messages if text.startswith("step 90: loss")]
