@@ -92,9 +92,9 @@ class BrokenNumbers:
                 f"the forward pass is finite; {self.module} is the first module whose backward"
                 " gives a gradient that is not"
             )
-        elif self.is_forward:
+        elif self.is_forward and self.is_run_again:
             sentences.append("every module's output is finite, the loss is not")
-        else:
+        elif not self.is_forward:
             sentences.append("the forward pass is finite, the gradients are not")
         if not self.is_run_again:
             sentences += self._as_it_is()
@@ -123,8 +123,8 @@ class BrokenNumbers:
                 f" finite, that of {self.gradients[-1]} among them"
             )
         sentences.append(
-            "the step cannot be run again here, so the operation is not known: let recorder.step"
-            " call your step function"
+            "the step was not run again, so the operation is not known: that takes a step function"
+            " for recorder.step to call, time (scene_seconds) and memory"
         )
         return sentences
 

@@ -4,8 +4,8 @@ jumped.
     1. the step's forward again, without anything watching: the same loss, to the bit
     2. once more with the losses of single tokens recorded; the worst rows are read as text. Where
        the loss does not show its rows, they are run one by one (row_search.py)
-    3. other batches of the last steps at the same weights, as many as fit into `scene_seconds`
-    4. if numbers are not finite: where they break (broken_step.py)
+    3. if numbers are not finite: where they break (broken_step.py)
+    4. other batches of the last steps at the same weights, as many as fit into `scene_seconds`
 
 One micro-batch at a time, and without its activations (dropped_activations.py). No forward pass is
 begun that does not fit into `scene_seconds` by what the step itself took. Without memory the look
@@ -25,7 +25,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -218,15 +218,17 @@ class Scene:
         training = self._training
         drops = not self._needs_activations and not training.is_compiled
         dropped = DroppedActivations()
+        light: AbstractContextManager[object] = dropped if drops else nullcontext()
         with training.standing_still([*recent, update]):
-            with dropped if drops else nullcontext():
+            with light:
                 self._run_own(update, look, limits)
-                self._run_others(
-                    recent, self._shared_steps(update, recent, look, limits), look, limits
-                )
             starts_over = drops and ranks.any_rank(dropped.was_asked or look.error is not None)
-            if look.is_broken and not starts_over:
-                self._find_broken(update, look, limits)
+            if not starts_over:
+                if look.is_broken:
+                    self._find_broken(update, look, limits)
+                steps = self._shared_steps(update, recent, look, limits)
+                with light:
+                    self._run_others(recent, steps, look, limits)
         if starts_over:
             self._needs_activations = True
             self.rows = []
@@ -344,10 +346,7 @@ class Scene:
         if not slowest:
             return []
         shared = sorted(set(usable).intersection(*(steps for steps, _, _ in of_ranks)))
-        seconds = min(float(left) for _, _, left in of_ranks)
-        if look.is_broken:
-            seconds /= 2  # the rest is for where the numbers break
-        affordable = int(seconds / slowest)
+        affordable = int(min(float(left) for _, _, left in of_ranks) / slowest)
         count = max(0, min(_NUM_BATCHES, affordable))
         if not count or not shared:
             return []
