@@ -39,8 +39,10 @@ FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 NOWHERE: Final = "nowhere"
 NO_ROOM: Final = BrokenNumbers()
-"""Stands for: forward is fine, and there is no room for the activations that backward needs."""
+"""Stands for: forward is fine, and there is no time or no memory for backward."""
 _NO_ROOM: Final = "no room"
+_BOTH: Final = 3
+"""How many times as long forward and backward take as forward alone."""
 WHOLE: Final = "model"
 """The name of the model itself among its modules."""
 _MAX_DEPTH: Final = 3
@@ -184,11 +186,13 @@ def _run(training: Training, micro: MicroBatch, limits: SceneLimits) -> str:
     first forward keeps no activations, so backward needs another one.
     """
     if not training.is_compiled:
+        started = time.monotonic()
         dropped = DroppedActivations(training.model.parameters())
         with contextlib.suppress(ActivationsDroppedError), dropped:
             if not _is_loss_finite(training, micro):
                 return FORWARD
-        if not limits.has_room(dropped.num_bytes):
+        seconds = _BOTH * (time.monotonic() - started)
+        if not limits.has_room(dropped.num_bytes) or not limits.allow(seconds):
             return _NO_ROOM
     loss = _loss_with_graph(training, micro)
     if not bool(torch.isfinite(loss)):

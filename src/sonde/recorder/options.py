@@ -98,10 +98,12 @@ class RecorderOptions:
 
     # What an event may cost.
     recent_steps: Positive = 16
-    """The number of steps whose batches are held in memory for a look at the scene."""
+    """The number of steps that are held in memory for a look at the scene, with the batches of the
+    latest: at most 256 MB beside those of the last step.
+    """
     scene_seconds: Amount = 10.0
-    """How long a look at the scene of an event may take, in seconds. The step's own forward is
-    always repeated. 0 disables looks.
+    """How long a look at the scene of an event may take, in seconds. No forward pass is begun that
+    would take longer, as the time of the steps before tells. 0 disables looks.
     """
     max_skipped: Count = 8
     """With `on_event="skip"`, skip at most this many updates in a row. A longer series is not

@@ -52,8 +52,6 @@ from sonde.texts.languages import identify
 
 _NUM_BATCHES: Final = 6
 """The number of other batches to run, to tell data from state."""
-_BACKWARD: Final = 3
-"""How many times as long forward and backward take as forward alone."""
 
 _logger = logging.getLogger("sonde")
 
@@ -243,6 +241,7 @@ class Scene:
         """
         training = self._training
         losses: list[float | None] = []
+        seconds: list[float] = []
         count = max(ranks.gather(len(update.micro)))
         own = [*update.micro, *[None] * (count - len(update.micro))]
 
@@ -250,7 +249,8 @@ class Scene:
             if micro is not None:
                 started = time.monotonic()
                 losses.append(training.loss_again(micro))
-                look.seconds = time.monotonic() - started
+                seconds.append(time.monotonic() - started)
+                look.seconds = max(seconds)
 
         def run_for_rows(micro: MicroBatch | None) -> None:
             if micro is not None and look.is_exact:
@@ -305,8 +305,7 @@ class Scene:
         """Find where the numbers of the update stop being finite: by running it again or, without
         the time for that, as they are. Every rank must call this.
         """
-        seconds = _BACKWARD * look.seconds
-        if ranks.any_rank(bool(look.has_ended) or not limits.allow(seconds)):
+        if ranks.any_rank(bool(look.has_ended) or not limits.allow(look.seconds)):
             look.must_read_numbers = True
             return
         self._try(look, lambda: self._find_where_it_breaks(update, look, limits))

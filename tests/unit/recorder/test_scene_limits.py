@@ -17,6 +17,7 @@ from sonde.recorder.options import RecorderOptions
 from sonde.recorder.put_back import Remembered, standing_still
 from sonde.recorder.recorder import Recorder
 from sonde.recorder.scene_limits import SceneLimits, forward_seconds, is_out_of_memory
+from sonde.recorder.training import Training
 from sonde.recorder.update import Update
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import SpikeSettings
@@ -84,13 +85,13 @@ def penalised(model: nn.Module, rows: Tensor) -> Tensor:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which forward passes are repeated."""
     found: list[float] = []
-    original = scene.Training.loss_again
+    original = Training.loss_again
 
     def noted(*given: Any) -> float | None:
         found.append(time.monotonic())
         return original(*given)
 
-    monkeypatch.setattr(scene.Training, "loss_again", noted)
+    monkeypatch.setattr(Training, "loss_again", noted)
     return found
 
 
@@ -137,7 +138,7 @@ def test_without_memory_the_look_ends_and_is_told_once_and_training_goes_on(
         calls.append(1)
         raise kind("no memory")
 
-    monkeypatch.setattr(scene.Training, "loss_again", fails)
+    monkeypatch.setattr(Training, "loss_again", fails)
     with caplog.at_level(logging.WARNING):
         losses = Loop(tmp_path / "run").train()
     assert losses == Loop(None).train()
@@ -235,7 +236,8 @@ def test_large_tensors_are_copied_only_when_they_are_written_to(
 
     def step(rows: Tensor) -> Tensor:
         queue[:2] = 5.0
-        return model(rows).mean() + average.sum()
+        loss: Tensor = model(rows).mean() + average.sum()
+        return loss
 
     optimizer = torch.optim.Adam(model.parameters())
     with standing_still(model, optimizer, step):
