@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from rank_group import run_ranks
 from torch import Tensor, nn
 
 from sonde.forensics.verdict import read_verdict
@@ -41,7 +43,11 @@ class Loop:
         **options: Any,
     ) -> None:
         torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+        self.model: nn.Module = nn.Sequential(
+            nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1)
+        )
+        if dist.is_initialized():
+            self.model = nn.parallel.DistributedDataParallel(self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.loss_of = loss_of or (lambda model, rows: model(rows).square().mean())
         self.recorder: Recorder | None = None
@@ -245,3 +251,35 @@ def test_large_tensors_are_copied_only_when_they_are_written_to(
         assert queue[0] == 5.0
     assert queue[0] == 1.0
     assert [size for size in copied if size >= 1024] == [queue.nbytes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["memory", "seconds", "nothing"])
+def test_ranks_end_a_look_together_if_one_of_them_has_to(tmp_path: Path, what: str) -> None:
+    def work(rank: int) -> list[Any]:
+        calls = []
+        original = Training.loss_again
+
+        def noted(*given: Any) -> float | None:
+            calls.append(1)
+            if rank == 1 and what == "memory":
+                raise MemoryError
+            return original(*given)
+
+        Training.loss_again = noted  # type: ignore[method-assign]  # in a process of its own
+        if rank == 1 and what == "seconds":
+            scene.forward_seconds = lambda _: 11.0
+        loop = Loop(tmp_path / "run")
+        loop.train()
+        assert loop.recorder is not None
+        return [len(calls), loop.recorder.training.is_repeatable]
+
+    first, second = run_ranks(2, work)
+    if what == "memory":
+        assert (first[0], second[0]) == (1, 1)
+        assert not second[1]
+    elif what == "seconds":
+        assert (first[0], second[0]) == (0, 0)
+    else:
+        assert first[0] == second[0] > 2
+    assert read_verdict(tmp_path / "run", EVENTS[0]).causes
