@@ -255,20 +255,26 @@ def test_large_tensors_are_copied_only_when_they_are_written_to(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["memory", "seconds", "nothing"])
-def test_ranks_end_a_look_together_if_one_of_them_has_to(tmp_path: Path, what: str) -> None:
+def test_ranks_end_a_look_together_if_one_of_them_has_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    calls = []
+    original = Training.loss_again
+
+    def noted(*given: Any) -> float | None:
+        calls.append(1)
+        if what == "memory" and dist.get_rank() == 1:
+            raise MemoryError
+        return original(*given)
+
+    def seconds(_: object) -> float:
+        return 11.0 if what == "seconds" and dist.get_rank() == 1 else 0.0
+
+    monkeypatch.setattr(Training, "loss_again", noted)
+    monkeypatch.setattr(scene, "forward_seconds", seconds)
+
     def work(rank: int) -> list[Any]:
-        calls = []
-        original = Training.loss_again
-
-        def noted(*given: Any) -> float | None:
-            calls.append(1)
-            if rank == 1 and what == "memory":
-                raise MemoryError
-            return original(*given)
-
-        Training.loss_again = noted  # type: ignore[method-assign]  # in a process of its own
-        if rank == 1 and what == "seconds":
-            scene.forward_seconds = lambda _: 11.0
+        del rank
         loop = Loop(tmp_path / "run")
         loop.train()
         assert loop.recorder is not None
