@@ -85,17 +85,7 @@ class BrokenNumbers:
         if len(self.ranks) < self.world_size:
             listed = ", ".join(map(str, self.ranks))
             sentences.append(f"it happens on rank {listed} of {self.world_size} ranks only")
-        if self.module and self.is_forward:
-            sentences.append(f"the output of {self.module} is the first that is not finite")
-        elif self.module:
-            sentences.append(
-                f"the forward pass is finite; {self.module} is the first module whose backward"
-                " gives a gradient that is not"
-            )
-        elif self.is_forward and self.is_run_again:
-            sentences.append("every module's output is finite, the loss is not")
-        elif not self.is_forward:
-            sentences.append("the forward pass is finite, the gradients are not")
+        sentences += self._where()
         if not self.is_run_again:
             sentences += self._as_it_is()
         if math.isfinite(self.largest):
@@ -113,6 +103,19 @@ class BrokenNumbers:
                 f"{len(self.loss_rows)} of {self.num_rows} rows have a loss that is not finite"
             )
         return sentences
+
+    def _where(self) -> list[str]:
+        """Describe in which part of the step numbers break, and in which module."""
+        if self.module and self.is_forward:
+            return [f"the output of {self.module} is the first that is not finite"]
+        if self.module:
+            return [
+                f"the forward pass is finite; {self.module} is the first module whose backward"
+                " gives a gradient that is not"
+            ]
+        if not self.is_forward:
+            return ["the forward pass is finite, the gradients are not"]
+        return ["every module's output is finite, the loss is not"] if self.is_run_again else []
 
     def _as_it_is(self) -> list[str]:
         """Describe what is seen where the step was not run again."""

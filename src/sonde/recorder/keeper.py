@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver
 from sonde.errors import SondeError
 from sonde.recorder import budget
-from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
+from sonde.recorder.batch_file import BatchFile, batch_path, encode_update
 from sonde.recorder.budget import StatePlan
 from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.kept_folder import KeptFolder
 from sonde.recorder.memory import MemoryWatch, device_of
 from sonde.recorder.moment import set_generators
 from sonde.recorder.state_schedule import StateSchedule
@@ -33,7 +33,6 @@ from sonde.recorder.update import Update
 from sonde.recorder.vitals_book import VitalsBook
 from sonde.records.journal import StepRecord
 from sonde.records.layout import STEPS
-from sonde.records.storage import storage_at
 from sonde.records.worker import Worker
 from sonde.train.determinism import generators, generators_restored
 
@@ -65,6 +64,7 @@ class Keeper:
         self._options = training.options
         self._folder = training.run.layout.kept
         self.store = training.store
+        self._kept = KeptFolder(self._run, self.store.folder, self._options.max_bytes, guard)
         self._event_steps: list[int] = []
         keep = Keep(newest=self._options.keep_states)
         self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
@@ -275,7 +275,7 @@ class Keeper:
         except OSError as error:
             self._tell_disk(error)
             with contextlib.suppress(OSError, SondeError):
-                self._thin()
+                self._kept.thin()
         except Exception as error:  # noqa: BLE001  a user-defined batch may fail in any way
             message = f"the batch of step {update.step} cannot be kept: {error}"
             self._guard.tell("batch", f"{message}; such steps cannot be replayed")
@@ -288,7 +288,7 @@ class Keeper:
         if not self._keeps_batches:
             return
         try:
-            self._prune()
+            self._kept.prune(self._event_steps, keeps_states=self.keeps_states)
             self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))
         except OSError as error:
             self._tell_disk(error)
@@ -299,51 +299,6 @@ class Keeper:
 
     def _on_error(self, error: Exception) -> None:
         self._guard.tell("failed", f"the recorder cannot write: {error!r}")
-
-    def _prune(self) -> None:
-        """Remove batch files from before the oldest kept state, and whatever exceeds the budget."""
-        events = self._event_steps
-        regular = [step for step in self.store.folder.steps() if step not in events]
-        oldest = regular[0] if regular else 0
-        for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
-            if end <= oldest and not any(first <= step < end for step in events):
-                path.unlink(missing_ok=True)
-        if self._is_full():
-            self._thin()
-
-    def _is_full(self) -> bool:
-        """Return whether what is kept exceeds the budget. Without states, every rank looks at its
-        own files only: hundreds of ranks must not ask for the sizes of each other's.
-        """
-        if not self.keeps_states:
-            own = [path for _, path in batch_files(self._folder, self._run.rank)]
-            num_bytes = sum(path.stat().st_size for path in own)
-            return num_bytes * self._run.world_size > self._options.max_bytes
-        # States and the batches of all ranks, which remove theirs at any time.
-        return sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes
-
-    def _thin(self) -> None:
-        """Remove the oldest kept state and the batches that only it needs. At least one state
-        remains.
-        """
-        states = self.store.folder.steps()
-        files = batch_files(self._folder, self._run.rank)
-        if len(states) > 1 and self._run.rank == 0:
-            try:
-                self.store.folder.remove(states[0])
-            except (OSError, SondeError) as error:
-                self._guard.tell(
-                    "thin", f"{self.store.folder.directory} cannot be thinned: {error}"
-                )
-        if len(files) > 1:
-            if len(states) == 1 and files[1][0] > states[0]:
-                self._guard.tell(
-                    "few batches",
-                    f"the batches since the state after {states[0]} steps exceed max_bytes, so the"
-                    " oldest are removed; a smaller state_every or a larger max_bytes keeps them",
-                )
-            with contextlib.suppress(OSError):
-                files[0][1].unlink(missing_ok=True)
 
     def _fits(self, state: Mapping[str, Any]) -> bool:
         """Return whether a state fits into the budget, before it is written; if not, none are kept
@@ -381,7 +336,7 @@ class Keeper:
                 self._guard.tell(
                     "state", f"the state after {outcome.step} steps was not kept: {outcome.error}"
                 )
-                self._thin()
+                self._kept.thin()
 
 
 def _collected(training: Training, guard: Guard, before: Update | None) -> dict[str, Any] | None:

@@ -54,10 +54,15 @@ def merged(
         num_odd_rows=sum(rank.num_odd_rows for rank in found),
         num_rows=len(found) * update.num_rows,
         shape=_shape_of(update),
-        other_shapes=sorted({_shape_of(other) for other in recent if other.micro}),
+        other_shapes=_shapes_of(recent),
         rates=[*rates, (update.step, tuple(update.rates))],
         broken=_broken_of(found),
     )
+
+
+def _shapes_of(updates: Sequence[Update]) -> list[str]:
+    """Return the shapes of the batches that are still held."""
+    return sorted({_shape_of(update) for update in updates if update.micro})
 
 
 def _shape_of(update: Update) -> str:
