@@ -109,10 +109,8 @@ class BrokenNumbers:
         if self.module and self.is_forward:
             return [f"the output of {self.module} is the first that is not finite"]
         if self.module:
-            return [
-                f"the forward pass is finite; {self.module} is the first module whose backward"
-                " gives a gradient that is not"
-            ]
+            first = f"{self.module} is the first module whose backward gives a gradient that is not"
+            return [f"the forward pass is finite; {first}"]
         if not self.is_forward:
             return ["the forward pass is finite, the gradients are not"]
         return ["every module's output is finite, the loss is not"] if self.is_run_again else []
