@@ -210,7 +210,8 @@ def make_event(kind: str, folder: str) -> Event:
 def plant(kind: str, model: LanguageModel) -> None:
     """Make the model fail from now on."""
     if kind == EVENTS[0]:
-        model.register_forward_hook(lambda *given: given[-1] * 2.0)
+        # Before the hook of the recorder, which takes the loss.
+        model.register_forward_hook(lambda *given: given[-1] * 2.0, prepend=True)
         return
     layer = model.get_submodule(f"layers.{NUM_LAYERS // 2}.linear2")
     if kind == EVENTS[1]:
