@@ -211,7 +211,7 @@ def plant(kind: str, model: LanguageModel) -> None:
     """Make the model fail from now on."""
     if kind == EVENTS[0]:
         # Before the hook of the recorder, which takes the loss.
-        model.register_forward_hook(lambda *given: given[-1] * 2.0, prepend=True)
+        model.register_forward_hook(lambda *given: given[-1] * 3.0, prepend=True)
         return
     layer = model.get_submodule(f"layers.{NUM_LAYERS // 2}.linear2")
     if kind == EVENTS[1]:
