@@ -152,10 +152,9 @@ class Judgement:
     def done(self, update: Update) -> None:
         """Finish an update: write it down now, or when its loss has arrived."""
         update.is_over = True
-        oldest = self._recent.oldest_to_go
-        if oldest is not None:
-            self._note_leaving(oldest.rates)
-        self._recent.append(update)
+        leaving = self._recent.append(update)
+        if leaving is not None:
+            self._note_leaving(leaving.rates)
         self._num_done += 1
         if self._num_done == _NUM_CALM:
             self._scene.prepare()
