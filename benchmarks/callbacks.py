@@ -286,13 +286,11 @@ def main() -> None:
         if overhead_of_lightning is None:
             break
         part = (best[name] - best["bare loop"]) / overhead_of_lightning
-        verdict = (
-            "meets the goal"
-            if part <= GOAL
-            else "meets the gate"
-            if part <= GATE
-            else "MISSES THE GATE"
-        )
+        verdict = "MISSES THE GATE"
+        if part <= GOAL:
+            verdict = "meets the goal"
+        elif part <= GATE:
+            verdict = "meets the gate"
         print(
             f"{name}: {part:.1%} of Lightning's overhead, gate {GATE:.0%}, goal {GOAL:.0%}:"
             f" {verdict}"

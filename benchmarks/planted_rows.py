@@ -100,7 +100,7 @@ def captions() -> tuple[list[str], ...]:
 def sentences() -> tuple[list[str], ...]:
     """Translation: English to German by rule."""
     pairs = translated_sentences(8_000, seed=7)
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    return [english for english, _ in pairs], [other for _, other in pairs]
 
 
 CORPORA: Final[dict[str, Callable[[], tuple[list[str], ...]]]] = {

@@ -257,7 +257,7 @@ class Run:
             given |= {"rank": self.rank, "world_size": self.world_size, "ledger": ledger}
             self._spikes = SpikeRecorder(self.records(SPIKES), **given)
             self._resources.callback(self._spikes.close)
-        elif any(one is not None for one in given.values()):
+        elif any(value is not None for value in given.values()):
             raise SettingError(
                 "the spike recorder of this run exists already",
                 cause="what it is made with counts at the first call of `run.spikes`",

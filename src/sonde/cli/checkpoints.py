@@ -118,6 +118,10 @@ def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]
 
 def _cells(row: dict[str, Any], *, verify: bool) -> tuple[object, ...]:
     loss = (row.get("metrics") or {}).get("loss")
-    state = "; ".join(row["problems"]) or row.get("distrusted") or ("verified" if verify else "")
-    style = "red" if row["problems"] else "yellow" if row.get("distrusted") else ""
-    return row["step"], wording.size(row["num_bytes"]), loss, Text(str(state), style=style)
+    if row["problems"]:
+        state = Text("; ".join(row["problems"]), style="red")
+    elif row.get("distrusted"):
+        state = Text(str(row["distrusted"]), style="yellow")
+    else:
+        state = Text("verified" if verify else "")
+    return row["step"], wording.size(row["num_bytes"]), loss, state

@@ -87,10 +87,10 @@ def compare(
                 "detail",
             )
             styled = [
-                {**one, "verdict": Text(one["verdict"], style=_STYLES[one["verdict"]])}
-                for one in listed
+                {**row, "verdict": Text(row["verdict"], style=_STYLES[row["verdict"]])}
+                for row in listed
             ]
-            print_rows(console, columns, (one.values() for one in styled))
+            print_rows(console, columns, (row.values() for row in styled))
             console.print()
         console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         if first is not None:
@@ -198,18 +198,17 @@ class LogComparison:
         ]
         """The common steps; one row each if steps are lists."""
         self.num_steps = len(self.steps)
-        self.a, self.b = smoothed(raw_a[both], window), smoothed(raw_b[both], window)
+        self.a = smoothed(raw_a[both], window)
+        self.b = smoothed(raw_b[both], window)
         self.absolute = np.abs(self.a - self.b)
         with np.errstate(divide="ignore", invalid="ignore"):
             self.relative = np.where(self.absolute == 0, 0.0, self.absolute / np.abs(self.a))
         """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite
         otherwise.
         """
-        means = [
-            float(errors.sum()) / max(self.num_steps, 1)
-            for errors in (self.absolute, self.relative)
-        ]
-        self.mean_absolute, self.mean_relative = means
+        divisor = max(self.num_steps, 1)
+        self.mean_absolute = float(self.absolute.sum()) / divisor
+        self.mean_relative = float(self.relative.sum()) / divisor
         self.max_absolute = float(self.absolute.max(initial=0.0))
         self.max_relative = float(self.relative.max(initial=0.0))
         self.worst = int(self.absolute.argmax()) if self.num_steps else 0

@@ -241,7 +241,11 @@ def _show_advice(console: Console, verdict: Verdict, run: Path) -> None:
 
 
 def _style(confidence: float) -> str:
-    return "bold red" if confidence >= _SURE else "yellow" if confidence >= _LIKELY else "dim"
+    if confidence >= _SURE:
+        return "bold red"
+    if confidence >= _LIKELY:
+        return "yellow"
+    return "dim"
 
 
 def rollback(

@@ -7,6 +7,7 @@ last records of a run, then each new one as it is written.
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from sonde.log.backend import LOG, METADATA
 from sonde.log.backends.stdout import value_text
 from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
-from sonde.log.series import read_columns, series_of
+from sonde.log.series import LogColumns, read_columns, series_of
 from sonde.records.catalog import DAMAGED, summarise_run
 from sonde.records.columns import Series
 from sonde.records.files import open_regular
@@ -62,65 +63,87 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             cause = damage_text(found["num_bad"]) if found["num_bad"] else "it is empty"
             raise SettingError(f"there are no records in {source}", cause=cause)
     if csv and not json:
-        metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]
-        rows = [[source, *(metric[name] for name in _COLUMNS)] for source, metric in metrics]
-        print_csv([["run", *_COLUMNS], *rows])
+        rows = [["run", *_COLUMNS]]
+        for source, summary in logs.items():
+            metrics = summary["metrics"]
+            rows += [[source, *(metric[name] for name in _COLUMNS)] for metric in metrics]
+        print_csv(rows)
         return
-    formats = {source: one.pop("formats") for source, one in logs.items()}
+    formats = {source: summary.pop("formats") for source, summary in logs.items()}
 
     def show(console: Console) -> None:
-        for source, one in logs.items():
-            console.print(Text(source, style="bold"), Text(_headline(one)))
-            if one["metrics"]:
+        for source, summary in logs.items():
+            console.print(Text(source, style="bold"), Text(_headline(summary)))
+            if summary["metrics"]:
                 columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
                 cells = (
                     _cells(metric, formats[source].get(metric["metric"]))
-                    for metric in one["metrics"]
+                    for metric in summary["metrics"]
                 )
                 print_rows(console, columns, cells)
-            console.print("" if one["metrics"] else "no numbers in it\n")
+            console.print("" if summary["metrics"] else "no numbers in it\n")
 
-    tell([{"run": source, **one} for source, one in logs.items()], show, json=json)
+    tell([{"run": source, **summary} for source, summary in logs.items()], show, json=json)
 
 
 def summarise(source: Source) -> dict[str, Any]:
-    """Summarize a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record.
+    """Summarise a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record.
 
     `last_step` is the step of the last record with a numeric step, and `seconds` the time from the
     first record to the last. `metrics` lists every metric that has numbers, in order of first
     appearance; `formats` are for the screen.
     """
     files = [read_columns(path) for path in find_log_files(source)]
-    columns = [one for file in files for one in file.by_rank.values()]
+    parts = [part for file in files for part in file.by_rank.values()]
     metadata = metadata_of(record for file in files for record in file.metadata)
-    names = dict.fromkeys(name for column in columns for name in column.columns.names)
-    series = ((name, series_of(files, name)) for name in names)
-    times = [time for file in files for time in file.times]
     latest = max(files, key=lambda file: max(file.times, default=0.0))
     return {
         "num_records": sum(file.num_records for file in files),
         "ranks": sorted({rank for file in files for rank in file.by_rank}),
         "last_step": latest.last,
-        "seconds": max(times) - min(times) if times else None,
-        "num_superseded": sum(len(column.all_superseded()) for column in columns),
+        "seconds": _duration(files),
+        "num_superseded": sum(len(part.all_superseded()) for part in parts),
         "num_bad": sum(file.num_bad for file in files),
         "num_lost": sum(file.num_lost for file in files),
-        "metrics": [
-            _summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)
-        ],
+        "metrics": _summarise_metrics(files, metadata),
         "formats": {name: known.get("format") for name, known in metadata.items()},
     }
 
 
+def _duration(files: Sequence[LogColumns]) -> float | None:
+    """Return the seconds from the first record to the last; None if none has a time."""
+    times = [time for file in files for time in file.times]
+    if not times:
+        return None
+    return max(times) - min(times)
+
+
+def _summarise_metrics(
+    files: Sequence[LogColumns], metadata: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Summarise every metric that has numbers, in order of first appearance."""
+    names: dict[str, None] = {}
+    for file in files:
+        for part in file.by_rank.values():
+            names.update(dict.fromkeys(part.columns.names))
+    found = []
+    for name in names:
+        series = series_of(files, name)
+        if len(series):
+            found.append(_summarise_metric(name, series, metadata.get(name, {})))
+    return found
+
+
 def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> dict[str, Any]:
-    """Summarize one metric over all ranks; best and mean are of the finite values."""
+    """Summarise one metric over all ranks; best and mean are of the finite values."""
     values = series.values
     finite = np.isfinite(values)
     goal = str(known.get("GOAL", "")).upper()
     best: int | None = None
-    if goal in (_MINIMIZE, _MAXIMIZE) and finite.any():
-        ordered = np.where(finite, values, np.inf if goal == _MINIMIZE else -np.inf)
-        best = int(ordered.argmin() if goal == _MINIMIZE else ordered.argmax())
+    if finite.any() and goal == _MINIMIZE:
+        best = int(np.where(finite, values, np.inf).argmin())
+    elif finite.any() and goal == _MAXIMIZE:
+        best = int(np.where(finite, values, -np.inf).argmax())
     return {
         "metric": name,
         "unit": str(known.get("unit") or ""),
@@ -150,15 +173,19 @@ def _cells(metric: dict[str, Any], spec: object) -> list[object]:
     return [metric["metric"], last, best, metric["best_step"], mean, count, metric["unit"]]
 
 
-def _headline(one: dict[str, Any]) -> str:
-    seconds = one["seconds"]
-    ranks = len(one["ranks"])
-    parts = [f"{one['num_records']} records", f"last step {one['last_step']}"]
-    parts += [f"{ranks} ranks"] if ranks > 1 else []
-    parts += [wording.duration(seconds)] if seconds is not None else []
-    parts += [f"{one['num_superseded']} superseded"] if one["num_superseded"] else []
-    parts += [damage_text(one["num_bad"])] if one["num_bad"] else []
-    parts += [f"{one['num_lost']} lost"] if one["num_lost"] else []
+def _headline(summary: dict[str, Any]) -> str:
+    parts = [f"{summary['num_records']} records", f"last step {summary['last_step']}"]
+    num_ranks = len(summary["ranks"])
+    if num_ranks > 1:
+        parts.append(f"{num_ranks} ranks")
+    if summary["seconds"] is not None:
+        parts.append(wording.duration(summary["seconds"]))
+    if summary["num_superseded"]:
+        parts.append(f"{summary['num_superseded']} superseded")
+    if summary["num_bad"]:
+        parts.append(damage_text(summary["num_bad"]))
+    if summary["num_lost"]:
+        parts.append(f"{summary['num_lost']} lost")
     return ", ".join(parts)
 
 

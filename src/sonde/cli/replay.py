@@ -30,6 +30,7 @@ from sonde.records.replay_order import (
     order_of_process,
     write_answer,
 )
+from sonde.report import wording
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayReport
@@ -102,7 +103,9 @@ def replay(
             run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump
         )
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
-    return 0 if report is None else _tell(report, world_size, run if dump else None, json=json)
+    if report is None:
+        return 0
+    return _tell(report, world_size, run if dump else None, json=json)
 
 
 def _on_this_rank(
@@ -146,7 +149,7 @@ def _show(console: Console, report: "ReplayReport", world_size: int, folder: Pat
         if replayed.from_step
         else "the beginning"
     )
-    again = f", and {count} step{'s' * (count != 1)} again" if count else ""
+    again = f", and {wording.counted(count, 'step')} again" if count else ""
     on = f", on {world_size} ranks" if world_size > 1 else ""
     console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
     for change in report.changes:

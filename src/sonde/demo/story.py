@@ -159,8 +159,8 @@ def _diagnosis(step: int, run: Path, narrator: Narrator) -> Verdict:
     narrator.tell(
         f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}"
     )
-    for one in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
-        narrator.tell(f"· {one}")
+    for fact in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
+        narrator.tell(f"· {fact}")
     return verdict
 
 
@@ -237,7 +237,7 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: 
     with out_of_sight(folder):
         train_healing(recipe, run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
     narrator.act("What the run tells of it")
-    for sentence in (one for chapter in describe(run) for one in chapter):
+    for sentence in (sentence for chapter in describe(run) for sentence in chapter):
         narrator.tell(f"· {sentence}")
     narrator.act("The same training, and nothing happens to it")
     loss = train(recipe, untouched)

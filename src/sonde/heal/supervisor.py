@@ -133,7 +133,7 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     checkpoint = plan_way_back(
         run, decision.back_before(verdict, call, past, heal), SkipList(), ""
     ).checkpoint
-    rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
+    rates = {number: record.lr for number, record in read_steps(run).by_number.items()}
     batch = SkipList()
     with suppress(SettingError):  # it was not recorded
         batch = samples_of_step(run, call.first_step)[0]

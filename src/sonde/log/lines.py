@@ -45,8 +45,8 @@ def find_log_files(source: Source) -> list[Path]:
     """
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found: dict[Path, None] = {}
-    for one in sources:
-        found |= dict.fromkeys(_find_one(os.fspath(one)))
+    for path in sources:
+        found |= dict.fromkeys(_find_one(os.fspath(path)))
     return list(found)
 
 
@@ -75,7 +75,7 @@ def _find_one(name: str) -> list[Path]:
     if path.is_dir():
         files = [_not_a_link(file.path) for file in RunLayout(path).record_files(layout.LOG)]
         files = files or sorted(
-            one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file()
+            file for ending in ("*.jsonl", "*.json") for file in path.glob(ending) if file.is_file()
         )
     elif path.exists():
         files = [path]

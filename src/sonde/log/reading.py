@@ -91,7 +91,9 @@ class Log:
         found = LogColumns(only=metric)
         found.add(self.records)
         ranks = [pair for pair in found.by_rank.items() if rank in (None, pair[0])]
-        return mean_over_ranks([(one, columns.columns.series(metric)) for one, columns in ranks])
+        return mean_over_ranks(
+            [(number, columns.columns.series(metric)) for number, columns in ranks]
+        )
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the LOG records as columns: the times, the rank, the parts of the step, then every

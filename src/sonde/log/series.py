@@ -149,7 +149,7 @@ class LogColumns:
             data = [record.data for record in found]
             if self._only is not None:
                 wanted = {self._only, self._only.partition(".")[0]}
-                data = [{name: one[name] for name in wanted & one.keys()} for one in data]
+                data = [{name: values[name] for name in wanted & values.keys()} for values in data]
             self._grow(rank, found).add([record.step for record in found], data, decoded=True)
         self._note(records)
 
@@ -184,7 +184,7 @@ def read_columns(path: Path, *, only: str | None = None) -> LogColumns:
 def series_of(files: Sequence[LogColumns], metric: str, rank: int | None = None) -> Series:
     """Return a metric over several files: of one rank, or the mean over all ranks at each step."""
     columns = [pair for file in files for pair in file.by_rank.items() if rank in (None, pair[0])]
-    return mean_over_ranks([(number, one.series(metric)) for number, one in columns])
+    return mean_over_ranks([(number, found.series(metric)) for number, found in columns])
 
 
 def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
@@ -194,9 +194,9 @@ def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
     found = [series for _, series in parts if len(series)]
     if not found:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0))
-    steps = join_rows([one.steps.reshape(len(one), -1) for one in found])
-    steps = steps if any(one.steps.ndim > 1 for one in found) else steps[:, 0]
-    values = np.concatenate([one.values for one in found])
+    steps = join_rows([series.steps.reshape(len(series), -1) for series in found])
+    steps = steps if any(series.steps.ndim > 1 for series in found) else steps[:, 0]
+    values = np.concatenate([series.values for series in found])
     if len({rank for rank, series in parts if len(series)}) == 1:
         return Series(steps=steps, values=values)
     steps, where = np.unique(steps, axis=0, return_inverse=True)
@@ -234,8 +234,8 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
     ranks = [file.rank for file in RunLayout(run).record_files("log")] if rank is None else [rank]
     with RunIndex(RunLayout(run)) as index:
         index.refresh()
-        found = [(one, index.series(metric, rank=one)) for one in ranks]
-    if any(goes_back(one.steps) for _, one in found):
+        found = [(number, index.series(metric, rank=number)) for number in ranks]
+    if any(goes_back(series.steps) for _, series in found):
         return None
     return mean_over_ranks(found)
 

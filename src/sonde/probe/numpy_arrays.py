@@ -190,7 +190,8 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
         num_zero = values.size - int(np.count_nonzero(values))
     elif smallest <= 0.0 <= largest:
         num_zero = int(np.count_nonzero(np.equal(values, 0, out=is_zero[: values.size])))
-    scale, (low, high) = max(-smallest, largest), _SAFE[values.dtype]
+    scale = max(-smallest, largest)
+    low, high = _SAFE[values.dtype]
     if low < scale < high or not scale:
         total, squares = _sums(values)
         norm = math.sqrt(squares)

@@ -16,7 +16,7 @@ mindspore_tensors.py, numpy_arrays.py. They differ only in how they read a tenso
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -93,14 +93,15 @@ def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None
     """Return every leaf with its path, in order; None stands for a gradient that did not arrive."""
     if tree is None or is_leaf(tree):
         return [(indexes, tree)]
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
-    return [found for key, node in items for found in leaves(node, (*indexes, str(key)))]
+    children: Iterable[tuple[object, Tree]] = ()
+    if isinstance(tree, dict):
+        children = tree.items()
+    elif isinstance(tree, list):
+        children = enumerate(tree)
+    found: list[tuple[Indexes, Leaf | None]] = []
+    for key, child in children:
+        found += leaves(child, (*indexes, str(key)))
+    return found
 
 
 def walk(value: Any, visit: Visit) -> Tree:

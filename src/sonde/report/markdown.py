@@ -125,7 +125,8 @@ def _inline(node: Element) -> str:
     is_after = False
     for child in node:
         if child.tag not in _LEFT_OUT:
-            text += (", " if child.tag == "li" else " · ") if is_after else ""
+            if is_after:
+                text += ", " if child.tag == "li" else " · "
             inner = _inline(child)
             text += f"**{inner}**" if child.tag == "b" and inner else inner
             is_after = True

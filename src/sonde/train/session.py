@@ -130,10 +130,11 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:
     world = ranks.world_size()
+    processes = "1 rank" if world == 1 else f"{world} ranks"
     return (
         f"{_model_text(pieces)} on {_data_text(pieces.directory)}; {len(pieces.data):,} steps of"
-        f" {settings.update_freq} × {world} micro-batches to go in this epoch; {device}, {world}"
-        f" rank{'s' * (world > 1)}"
+        f" {settings.update_freq} × {world} micro-batches to go in this epoch; {device},"
+        f" {processes}"
     )
 
 

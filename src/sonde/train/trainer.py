@@ -198,6 +198,10 @@ class Trainer:
             self.run.event(name, **details)
 
 
+def _is_due(count: int, every: int | None) -> bool:
+    return every is not None and count % every == 0
+
+
 class _Loop:
     """One call of `train`, with the objects that live as long as it does."""
 
@@ -261,8 +265,7 @@ class _Loop:
             self._resume(start_over)
             self._trainer.task.model.train()
             self._calls.call("on_run_start", self._context)
-            asked = self._calls.may_ask and bool(self._asked("evaluate"))
-            self._evaluate("on_run_start", asked=asked)
+            self._evaluate("on_run_start", asked=bool(self._asked("evaluate")))
             self._reason = self._why_stop(stop_wanted=False)
             while self._reason is None:
                 self._epoch()
@@ -366,34 +369,41 @@ class _Loop:
         log, then save.
         """
         context = self._context
-        evaluate_due = evaluate_every is not None and count % evaluate_every == 0
-        save_due = save_every is not None and count % save_every == 0
-        if Order.EVALUATE in self._calls.orders:
-            self._calls.call(moment, context, order=Order.EVALUATE)
-        may_ask = self._calls.may_ask
-        # in this order: one evaluation answers both
-        wanted = (may_ask and bool(self._asked("evaluate"))) or evaluate_due
-        self._evaluate(moment, asked=wanted)
-        if Order.SAVE in self._calls.orders:
-            self._calls.call(moment, context, order=Order.SAVE)
-        save_due = (save_due and self._checkpoints.follows_settings) or self._save_waits
-        if may_ask and self._asked("save"):
+        calls = self._calls
+        if Order.EVALUATE in calls.orders:
+            calls.call(moment, context, order=Order.EVALUATE)
+        # the request is taken back even if an evaluation is due anyway: one answers both
+        is_asked = bool(self._asked("evaluate"))
+        self._evaluate(moment, asked=is_asked or _is_due(count, evaluate_every))
+        if Order.SAVE in calls.orders:
+            calls.call(moment, context, order=Order.SAVE)
+        save_due = bool(self._asked("save")) or self._save_waits
+        if self._checkpoints.follows_settings and _is_due(count, save_every):
             save_due = True
-        self._calls.call(moment, context, order=Order.LOG)
-        if may_ask and (asked := self._asked("stop")):
-            self._reason = self._reason or f"a callback asked to stop: {'; '.join(asked)}"
-            if self._asked("give up"):
-                self._reason = "; ".join(asked)
-                self.at_end = ()
+        calls.call(moment, context, order=Order.LOG)
+        self._heed_requests_to_stop()
         self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
             self._save()  # a run that stops saves after its last evaluation instead
 
+    def _heed_requests_to_stop(self) -> None:
+        """Let a callback end the run."""
+        asked = self._asked("stop")
+        if not asked:
+            return
+        if self._asked("give up"):
+            self._reason = "; ".join(asked)
+            self.at_end = ()
+        elif self._reason is None:
+            self._reason = f"a callback asked to stop: {'; '.join(asked)}"
+
     def _asked(self, request: str) -> list[str]:
-        """Return why callbacks asked for this, over all ranks. Only called if some callback may
-        ask: ranks communicate.
+        """Return why callbacks asked for this, over all ranks. If no callback may ask, nobody is:
+        ranks would communicate.
         """
+        if not self._calls.may_ask:
+            return []
         own = self._context.requests.pop(request, None)
         if not ranks.any_rank(own is not None):
             return []

@@ -63,7 +63,9 @@ def test_a_trainer_with_a_run_records_the_spike_and_its_samples(
     trained: tuple[Path, Named],
 ) -> None:
     directory, _ = trained
-    (spike,) = [one for one in read_spikes(directory).spikes if one.event.first_step == BAD_STEP]
+    (spike,) = [
+        spike for spike in read_spikes(directory).spikes if spike.event.first_step == BAD_STEP
+    ]
     worst = spike.samples()[0]
     assert worst.dataset == "numbers"
     assert int(worst.sample) // 10 == BAD_STEP

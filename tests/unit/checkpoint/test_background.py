@@ -56,7 +56,7 @@ def test_a_failure_is_told_at_the_next_question_and_the_next_save_works(tmp_path
     assert "No space left on device" in outcome.error
     saver.save(2, {"a": torch.ones(3)}, About())
     saver.wait()
-    assert [one.error for one in saver.finished()] == [None]
+    assert [save.error for save in saver.finished()] == [None]
     assert CheckpointStore(tmp_path).folder.steps() == [2]
 
 

@@ -37,7 +37,8 @@ def summary_of(tmp_path: Path) -> Callable[..., SimpleNamespace]:
         rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]
     ) -> SimpleNamespace:
         known = [
-            {"type": "METADATA", "metric": name, "metadata": one} for name, one in metadata.items()
+            {"type": "METADATA", "metric": name, "metadata": known}
+            for name, known in metadata.items()
         ]
         path = tmp_path / "log.jsonl"
         path.unlink(missing_ok=True)

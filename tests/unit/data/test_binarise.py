@@ -86,7 +86,9 @@ def test_compressed_text_gives_the_same_tokens(tmp_path: Path) -> None:
 def test_a_bad_line_leaves_its_pair_out_and_is_named(tmp_path: Path) -> None:
     english = list(ENGLISH)
     german = list(GERMAN)
-    english[3], german[7], english[9] = "", "   ", "x" * 600
+    english[3] = ""
+    german[7] = "   "
+    english[9] = "x" * 600
     texts = write_texts(tmp_path, english, german)
     texts["de"].write_bytes(texts["de"].read_bytes().replace(b"Nummer 20", b"Numm\xffer 20"))
     done = prepare(settings_for(tmp_path, texts, max_line_bytes=500))

@@ -13,7 +13,7 @@ from sonde.heal.supervisor import HealCallback
 def calls(losses: list[float], patience: int = 12) -> list[Call]:
     watch = HealCallback(Heal(max_times=1, patience=patience))
     found = [watch.judge(step, loss) for step, loss in enumerate(losses, 1)]
-    return [one for one in found if one is not None]
+    return [call for call in found if call is not None]
 
 
 def calm(num: int) -> list[float]:

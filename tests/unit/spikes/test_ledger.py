@@ -38,7 +38,7 @@ def draw_steps(seed: int, number: int, rows: int = 16) -> Steps:
     return [
         (
             step,
-            [("train", int(one)) for one in generator.integers(0, 300, rows)],
+            [("train", int(row)) for row in generator.integers(0, 300, rows)],
             generator.normal(0, 1, rows),
         )
         for step in range(1, number + 1)
@@ -128,7 +128,7 @@ def test_files_of_the_versions_before_are_read_and_gone_on_with(
         (
             step,
             [
-                *(("train", int(one)) for one in generator.integers(0, 9, 3)),
+                *(("train", int(row)) for row in generator.integers(0, 9, 3)),
                 "essay",
                 "#00000000000000ff",
             ],
@@ -161,8 +161,15 @@ def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
         encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows
     )
     found = [
-        (one.sample, one.count, one.mean, one.last, one.first_step, one.last_step)
-        for one in read_ledger(tmp_path).worst(20)
+        (
+            history.sample,
+            history.count,
+            history.mean,
+            history.last,
+            history.first_step,
+            history.last_step,
+        )
+        for history in read_ledger(tmp_path).worst(20)
     ]
     assert found == [(5, 2, 1.0, 1.0, 1, 9), (7, 3, 1.0, 1.0, 2, 9)]
 
