@@ -55,7 +55,8 @@ from benchmarks.planted_data import PlantedData
 from benchmarks.planted_state_faults import _spoiling
 from benchmarks.planted_texts import garble
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import SkipList

@@ -24,7 +24,8 @@ from benchmarks.planted_texts import (
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import PairDataset
 from sonde.demo.corpus import read_docstrings

@@ -14,7 +14,8 @@ from benchmarks.planted_site import NUM_UPDATES, Planted, Site, edit_checkpoint,
 from torch import Tensor, nn
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.replay import Replay
 from sonde.records.journal import read_steps

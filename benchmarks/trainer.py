@@ -34,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 
 from benchmarks.measure import markdown_table
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.run import Run
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings

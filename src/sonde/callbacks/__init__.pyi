@@ -1,6 +1,6 @@
 from sonde.callbacks.base import Callback as Callback
-from sonde.callbacks.base import Context as Context
 from sonde.callbacks.base import Order as Order
+from sonde.callbacks.context import Context as Context
 from sonde.callbacks.nan_guard import NanGuard as NanGuard
 from sonde.callbacks.periodic import LearningRateCallback as LearningRateCallback
 from sonde.callbacks.periodic import ThroughputCallback as ThroughputCallback

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.data.datasets import BlockDataset, PairDataset
 from sonde.data.directory import DataDirectory
 from sonde.errors import SondeError

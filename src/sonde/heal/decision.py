@@ -83,9 +83,12 @@ class Heal:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
-        """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this."""
-        # imports torch, which reading the settings does not need
+    def train(self, trainer: Any, start: Callable[[Any, bool], str], /) -> str:
+        """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this: it is below healing
+        and knows it as a `Healer` only.
+        """
+        # Imports torch, which reading the settings does not need: so the types here are `Any`, and
+        # those of `train_in_place` are what counts.
         from sonde.heal import train_in_place
 
         return train_in_place(trainer, self, start)

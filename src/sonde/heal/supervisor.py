@@ -29,9 +29,10 @@ from typing import Any, Final
 import msgspec
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
-from sonde.data.skip_list import SkipList
+from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
@@ -52,6 +53,7 @@ from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.spike_log import samples_of_step
+from sonde.train.rates import Rates
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings
@@ -319,11 +321,29 @@ def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool
     assert trainer.run is not None
 
     def go_on(way: Continuation, watch: HealCallback) -> str:
-        trainer.go_on_with(**way.settings)
+        _apply(trainer, **way.settings)
         return start(watch, way.start_over)
 
     can_skip = hasattr(trainer.data, "leave_out")
     return keep_training(go_on, trainer.run.directory, heal, is_ours=True, can_skip=can_skip)
+
+
+def _apply(
+    trainer: Trainer,
+    *,
+    skip_list: str | None = None,
+    lr_limit: float | None = None,
+    lr_limit_until: int | None = None,
+) -> None:
+    """From the next start on, leave out the samples of a skip list and limit the learning rate of a
+    `Schedule`.
+    """
+    if skip_list is not None:
+        trainer.data.leave_out(read_skip_list(Path(skip_list)))
+    if lr_limit is not None:
+        assert isinstance(trainer.schedule, Schedule)
+        limited = replace(trainer.schedule, lr_limit=lr_limit, lr_limit_until=lr_limit_until)
+        trainer.rates = Rates(limited, trainer.optimizer)
 
 
 def keep_training(

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FSDPModule
 
 from sonde import ranks
-from sonde.callbacks.base import CheckpointPlan
+from sonde.callbacks.context import CheckpointPlan
 from sonde.checkpoint.folder import About, Keep, describe_problems
 from sonde.checkpoint.state import is_sharded
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome

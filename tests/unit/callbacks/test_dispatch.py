@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from sonde.callbacks.base import Callback, Context, Dispatcher, Order
+from sonde.callbacks.base import Callback, Dispatcher, Order
+from sonde.callbacks.context import Context, ContextValues
 from sonde.errors import SettingError
 
 
@@ -100,7 +101,7 @@ def test_a_guard_that_raises_ends_the_run() -> None:
 
 
 def test_the_context_cannot_be_written_and_keeps_the_first_reason() -> None:
-    context = Context(rank=1, world_size=2)
+    context = Context(ContextValues(rank=1, world_size=2))
     with pytest.raises(AttributeError):
         context.step = 5  # type: ignore[misc]  # refused, which is what is tested
     context.ask_to_stop("first")
