@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from sonde.callbacks.base import Callback, Dispatcher, Order
 from sonde.callbacks.context import Context, ContextValues
+from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.nan_guard import NanGuard
-from sonde.callbacks.periodic import LearningRateCallback
 from sonde.compat.nemo.checkpoint import CheckpointCallback
 from sonde.compat.nemo.evaluator import EvaluatorCallback
 from sonde.compat.nemo.loss_logger import SimpleLossLoggerCallback

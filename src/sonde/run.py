@@ -60,7 +60,7 @@ from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.sample_judge import CountCharacters
 from sonde.spikes.spike_log import with_recorded_skips
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
 

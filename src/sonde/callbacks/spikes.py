@@ -21,7 +21,7 @@ from sonde.errors import SondeError
 from sonde.run import Run
 from sonde.spikes.bits_watch import CharacterCounts
 from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.spike_records import StepDetails, StepEntry
+from sonde.spikes.step_entry import StepDetails, StepEntry
 
 _logger = logging.getLogger("sonde")
 

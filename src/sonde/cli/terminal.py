@@ -170,7 +170,7 @@ def _print_lines(
     """Print a table as plain lines, each as wide as its content."""
     lines = [[_on_one_line(cell.plain) for cell in row] for row in rows]
     if any(heading.name for heading in headings):
-        lines.insert(0, [heading.name for heading in headings])
+        lines.insert(0, [_on_one_line(heading.name) for heading in headings])
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         filled = []

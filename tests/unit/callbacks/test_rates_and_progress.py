@@ -11,8 +11,9 @@ from tiny_training import make_trainer
 
 from sonde.callbacks.base import Callback
 from sonde.callbacks.context import Context, ContextValues
-from sonde.callbacks.periodic import LearningRateCallback, ThroughputCallback
+from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.progress import ProgressCallback
+from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.train.stopping import StopWhen
 
