@@ -44,8 +44,8 @@ from sonde.records.manifest import (
     INTERRUPTED,
     RUNNING,
     Manifest,
+    absolute_place,
     checkpoint_place,
-    checkpoints_at,
     new_run_id,
     place_given,
     read_manifest,
@@ -170,9 +170,8 @@ class Run:
             hint="check the path and your permissions",
         ):
             disk.make_directories(self.layout.root, mode=0o777 if shared else 0o700)
-        with checkpoints_at(checkpoints):
-            self.checkpoint_place = checkpoint_place(self.layout.root, to_change=True)
-            outside = place_given()
+        outside = place_given() if checkpoints is None else absolute_place(checkpoints)
+        self.checkpoint_place = checkpoint_place(self.layout.root, outside, to_change=True)
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
         try:

@@ -12,7 +12,7 @@ from sonde.checkpoint.folder import CheckpointFolder, Keep
 from sonde.cli.terminal import needs, print_rows, tell
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoint_place, checkpoints_at, read_manifest
+from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.report import wording
 
 
@@ -43,8 +43,7 @@ def checkpoints(
     json
         Print one JSON document instead of a table.
     """
-    with checkpoints_at(checkpoints):
-        folder = _folder_of(run, to_change=prune is not None or average is not None)
+    folder = _folder_of(run, checkpoints, to_change=prune is not None or average is not None)
     removed: list[int] = []
     if prune is not None:
         if prune < 1:
@@ -73,12 +72,12 @@ def checkpoints(
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
+def _folder_of(run: Path, given: str | None, *, to_change: bool) -> CheckpointFolder:
+    """Return the checkpoints of a run, or a folder of checkpoints by itself."""
     layout = RunLayout(run)
     if layout.manifest.is_file():
-        return CheckpointFolder(
-            checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id
-        )
+        place = checkpoint_place(run, given, to_change=to_change)
+        return CheckpointFolder(place, run_id=read_manifest(run).run_id)
     folder = CheckpointFolder(run)
     if not folder.steps():
         hint = "give the directory of a run, or a folder of checkpoints"
