@@ -379,3 +379,18 @@ def test_calls_on_the_class_need_a_probe() -> None:
     for call in (PrecisionDebugger.start, PrecisionDebugger.stop, PrecisionDebugger.step):
         with pytest.raises(SettingError, match="no PrecisionDebugger"):
             call()
+
+
+def test_records_wait_for_one_another_but_not_long(
+    tmp_path: Path, probe: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("sonde.probe.step_dump.time.monotonic", lambda: clock[0])
+    debugger = probe()
+    PrecisionDebugger.save(torch.ones(2), "first", save_backward=False)
+    assert list(tmp_path.rglob("probe.jsonl")) == []
+    clock[0] += step_dump.FLUSH_SECONDS + 0.01
+    PrecisionDebugger.save(torch.ones(2), "second", save_backward=False)
+    (stream,) = tmp_path.rglob("probe.jsonl")
+    assert stream.read_bytes().count(b"first") == 1
+    debugger.close()

@@ -369,3 +369,19 @@ def test_a_ledger_that_cannot_be_written_does_not_stop_training(
     (tmp_path / "ledger").write_text("not a folder")
     keep(tmp_path, draw_steps(7, 20))
     assert "training goes on" in caplog.text
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["checkpoints", "marks"])
+def test_nothing_is_folded_that_the_run_may_still_go_back_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """A run knows its checkpoints, or else only when it saved some."""
+    steps = draw_steps(3, 400)
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 500)
+    monkeypatch.setattr(ledger_module, "_BATCH", 100)
+    options: dict[str, Any] = {"checkpoints": lambda: [100]} if is_told else {"marks": (100,)}
+    keep(tmp_path / "back", [*steps[:100], *draw_steps(4, 400)[100:300]], **options)
+    assert RunLayout(tmp_path / "back").ledger_base(0).exists()
+    keep(tmp_path / "back", steps[100:], **options)
+    keep(tmp_path / "whole", steps)
+    assert plain(read_ledger(tmp_path / "back")) == plain(read_ledger(tmp_path / "whole"))
