@@ -3,7 +3,6 @@
 import io
 import logging
 import sys
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -149,9 +148,13 @@ def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(
     """The command line puts a stream there that makes control codes visible; rich alone would look
     through one of two.
     """
+
+    class Proxy:
+        def __init__(self, stream: object) -> None:
+            self.rich_proxied_file = stream
+
     true = io.StringIO()
-    outer = SimpleNamespace(rich_proxied_file=SimpleNamespace(rich_proxied_file=true))
-    monkeypatch.setattr(sys, "stderr", outer)
+    monkeypatch.setattr(sys, "stderr", Proxy(Proxy(true)))
     progress = ProgressCallback(3, interval=1)
     monkeypatch.undo()
     train(progress, updates=2)

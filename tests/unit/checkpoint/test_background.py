@@ -5,7 +5,6 @@ time.
 import errno
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,7 +62,8 @@ def test_a_failure_is_told_at_the_next_question_and_the_next_save_works(tmp_path
 def test_free_space_is_checked_before_the_first_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    nearly_full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: nearly_full)
     saver = BackgroundSaver(CheckpointStore(tmp_path), Keep())
     saver.save(1, {"a": torch.ones(3000)}, About())
     (outcome,) = saver.finished()
