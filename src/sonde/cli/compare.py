@@ -94,10 +94,11 @@ def compare(
             console.print()
         console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         if first is not None:
-            place = " ".join(
-                part for part in (f"step {first.step}" if first.step else "", first.process) if part
-            )
-            sentence = f"first difference: {first.key or 'the whole dump'} {place}: {first.detail}"
+            parts = [first.key or "the whole dump"]
+            if first.step:
+                parts.append(f"step {first.step}")
+            parts.append(first.process)
+            sentence = f"first difference: {' '.join(parts).rstrip()}: {first.detail}"
             console.print(Text(sentence, style="red"))
 
     document = {
@@ -193,9 +194,8 @@ class LogComparison:
         """Number of steps at which only one of the two is finite, a difference that no error can
         express.
         """
-        self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[
-            both
-        ]
+        numbers = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)
+        self.steps = numbers[both]
         """The common steps; one row each if steps are lists."""
         self.num_steps = len(self.steps)
         self.a = smoothed(raw_a[both], window)

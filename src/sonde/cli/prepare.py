@@ -103,11 +103,9 @@ def prepare(options: PrepareOptions) -> None:
         )
     directory = DataDirectory(options.out)
     _show_files(console, directory)
-    reused = (
-        f", {done.num_reused_parts} of {done.num_parts} parts were there"
-        if done.num_reused_parts
-        else ""
-    )
+    reused = ""
+    if done.num_reused_parts:
+        reused = f", {done.num_reused_parts} of {done.num_parts} parts were there"
     console.print(
         f"{options.out} took {wording.duration(time.monotonic() - started)}{reused}", markup=False
     )

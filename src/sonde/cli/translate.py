@@ -191,7 +191,9 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file or of standard input."""
     with explained(f"cannot read {path}"):
         text = (sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()).decode()
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    if not text:
+        return []
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _as_json(line: str, found: "Translation") -> dict[str, Any]:

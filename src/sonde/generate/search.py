@@ -246,11 +246,10 @@ class _Search:
         own = self.settings
         if own.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
             self.group_beam = max(1, min(self.group_beam, vocab_size - 1))
-        size = (
-            min(own.n_best, self.group_beam)
-            if own.stop == "exact" and not self.sampling
-            else self.group_beam
-        )
+        if own.stop == "exact" and not self.sampling:
+            size = min(own.n_best, self.group_beam)
+        else:
+            size = self.group_beam
         first_come = own.stop == "fairseq" and not self.sampling
         for sentence in self.rows:
             self.pools[sentence] = [
@@ -277,11 +276,9 @@ class _Search:
                 own = own - self.settings.diversity * self._chosen(found, log_probs.shape[-1])
             one = best_candidates(own, self.scores[:, mine], self.width)
             found.append(one._replace(parents=one.parents + first))
-        return (
-            found[0]
-            if len(found) == 1
-            else Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-        )
+        if len(found) == 1:
+            return found[0]
+        return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
 
     def _chosen(self, groups: list[Candidates], vocab_size: int) -> Tensor:
         """Return how many open hypotheses of these groups continue with each token, [B, 1, V]."""

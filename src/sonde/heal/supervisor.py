@@ -153,7 +153,8 @@ def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
     one.
     """
     command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
-    command += ["--trust-recipe"] if read_manifest(run).recipe else []
+    if read_manifest(run).recipe:
+        command.append("--trust-recipe")
     ours = {
         name: value
         for name, value in os.environ.items()

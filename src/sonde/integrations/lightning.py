@@ -292,11 +292,10 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         outputs: list[Any] = []
 
         def step(given: dict[str, Any]) -> Any:
-            own = (
-                {name: value for name, value in given.items() if name not in _OWN}
-                if is_dict
-                else given[_BATCH]
-            )
+            if is_dict:
+                own = {name: value for name, value in given.items() if name not in _OWN}
+            else:
+                own = given[_BATCH]
             named = OrderedDict({**kwargs, place: own})
             if "batch_idx" in named:
                 named["batch_idx"] = given[_INDEX]
@@ -338,7 +337,8 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             for at, config in enumerate(trainer.lr_scheduler_configs)
         }
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        named |= {} if scaler is None else {"scaler": scaler}
+        if scaler is not None:
+            named["scaler"] = scaler
         self._recorder = Recorder(
             run,
             model,

@@ -74,9 +74,9 @@ def _find_one(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
         files = [_not_a_link(file.path) for file in RunLayout(path).record_files(layout.LOG)]
-        files = files or sorted(
-            file for ending in ("*.jsonl", "*.json") for file in path.glob(ending) if file.is_file()
-        )
+        if not files:
+            named = [*path.glob("*.jsonl"), *path.glob("*.json")]
+            files = sorted(file for file in named if file.is_file())
     elif path.exists():
         files = [path]
     else:

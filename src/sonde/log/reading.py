@@ -126,11 +126,10 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
     parts = [
         [record for block in file.blocks() for record in file.records(block)] for file in files
     ]
-    kept = (
-        [(records, 0) for records in parts]
-        if keep_superseded
-        else [drop_superseded(records) for records in parts]
-    )
+    if keep_superseded:
+        kept = [(records, 0) for records in parts]
+    else:
+        kept = [drop_superseded(records) for records in parts]
     return Log(
         merge_by_time([records for records, _ in kept]),
         num_bad=sum(file.scanner.num_bad for file in files),

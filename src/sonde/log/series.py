@@ -92,14 +92,11 @@ class RankColumns:
 
     @cached_property
     def _keys(self) -> list[StepKey | None]:
-        rows = [
-            tuple(number for number in row if number != NO_STEP)
-            for row in self.columns.steps.tolist()
-        ]
-        return [
-            (bool(is_list), row) if row else None
-            for is_list, row in zip(self.columns.is_list, rows, strict=True)
-        ]
+        keys: list[StepKey | None] = []
+        for is_list, row in zip(self.columns.is_list, self.columns.steps.tolist(), strict=True):
+            numbers = tuple(number for number in row if number != NO_STEP)
+            keys.append((bool(is_list), numbers) if numbers else None)
+        return keys
 
 
 class LogColumns:
@@ -183,8 +180,12 @@ def read_columns(path: Path, *, only: str | None = None) -> LogColumns:
 
 def series_of(files: Sequence[LogColumns], metric: str, rank: int | None = None) -> Series:
     """Return a metric over several files: of one rank, or the mean over all ranks at each step."""
-    columns = [pair for file in files for pair in file.by_rank.items() if rank in (None, pair[0])]
-    return mean_over_ranks([(number, found.series(metric)) for number, found in columns])
+    parts = []
+    for file in files:
+        for number, columns in file.by_rank.items():
+            if rank in (None, number):
+                parts.append((number, columns.series(metric)))
+    return mean_over_ranks(parts)
 
 
 def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
@@ -246,7 +247,8 @@ def _line_decoder(only: str | None) -> "msgspec.json.Decoder[Any]":
     if only is not None:
         fields: list[Any] = [("value", Any, None)]
         # The metric may also be nested in an object, which is left to the slow path.
-        fields += [("parent", _NOT_AN_OBJECT, None)] if "." in only else []
+        if "." in only:
+            fields.append(("parent", _NOT_AN_OBJECT, None))
         data = msgspec.defstruct(
             "Data", fields, rename={"value": only, "parent": only.partition(".")[0]}, gc=False
         )

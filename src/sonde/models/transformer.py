@@ -220,9 +220,7 @@ class Transformer(nn.Module):
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is None) != self.settings.is_decoder_only:
-            kind = (
-                "a decoder-only model reads no source"
-                if source is not None
-                else "an encoder-decoder needs a source"
-            )
+            kind = "an encoder-decoder needs a source"
+            if source is not None:
+                kind = "a decoder-only model reads no source"
             raise SettingError(kind, hint="encoder_layers=0 makes a decoder-only model")

@@ -205,11 +205,9 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
         if a.get("type") != b.get("type"):
             return _verdict(False, f"{a.get('type')} and {b.get('type')}", "type")
         is_none = a.get("type") == "NoneType"
-        return (
-            _verdict(True, "", "value")
-            if is_none
-            else _not_compared(str(a.get("error", "null in both")))
-        )
+        if is_none:
+            return _verdict(True, "", "value")
+        return _not_compared(str(a.get("error", "null in both")))
     if _is_number(left) and _is_number(right):
         return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(
             left, right

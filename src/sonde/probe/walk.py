@@ -132,17 +132,14 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
             around.pop()
     except Exception as error:  # noqa: BLE001
         # foreign __iter__, __repr__ and properties may raise anything
-        why = (
-            f"{type(error).__name__} while reading it"
-            if framework is None
-            else f"{type(error).__name__}: {error}"
-        )
+        if framework is None:
+            why = f"{type(error).__name__} while reading it"
+        else:
+            why = f"{type(error).__name__}: {error}"
         return _failed(value, why[:_MAX_REPR])
-    return (
-        list(nodes.values())
-        if isinstance(value, list | tuple) and not _is_namedtuple(value)
-        else nodes
-    )
+    if isinstance(value, list | tuple) and not _is_namedtuple(value):
+        return list(nodes.values())
+    return nodes
 
 
 def _items(value: Any) -> dict[str, Any] | None:
@@ -153,11 +150,9 @@ def _items(value: Any) -> dict[str, Any] | None:
         if _is_namedtuple(value):
             named: Any = value
             return {name: getattr(value, name) for name in named._fields}
-        return (
-            None
-            if _is_shape(value)
-            else {str(position): item for position, item in enumerate(value)}
-        )
+        if _is_shape(value):
+            return None
+        return {str(position): item for position, item in enumerate(value)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return None
@@ -211,8 +206,6 @@ def _failed(value: object, why: str) -> Leaf:
 
 def _type_name(value: object) -> str:
     kind = type(value)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -146,11 +146,10 @@ class OutlierWatch:
         if place is None:
             return []
         module, where = place
-        nodes = (
-            [(tuple(record["indexes"]), record["leaf"])]
-            if record["type"] == GRAD
-            else leaves(record["tree"])
-        )
+        if record["type"] == GRAD:
+            nodes = [(tuple(record["indexes"]), record["leaf"])]
+        else:
+            nodes = leaves(record["tree"])
         known = [
             ((module, where, *indexes), leaf)
             for indexes, leaf in nodes

@@ -292,11 +292,9 @@ class _Plain:
             )
         plain = array.tolist()
         # Python has no floats wider than 64 bits: numpy's are returned unchanged by `tolist`.
-        return (
-            self._repr(repr(plain))
-            if isinstance(plain, np.generic)
-            else self.plain(plain, depth + 1)
-        )
+        if isinstance(plain, np.generic):
+            return self._repr(repr(plain))
+        return self.plain(plain, depth + 1)
 
 
 def _is_plain_key(key: object) -> bool:

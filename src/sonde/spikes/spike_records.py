@@ -70,11 +70,10 @@ class SpikeWriter:
 
         def make(entries: list[StepEntry]) -> dict[str, Any]:
             steps = [entry.as_record() for entry in entries]
-            tokens = (
-                entries[-1].worst_tokens(steps[-1]["sample_losses"], self._worst_samples)
-                if entries
-                else []
-            )
+            if entries:
+                tokens = entries[-1].worst_tokens(steps[-1]["sample_losses"], self._worst_samples)
+            else:
+                tokens = []
             return {
                 "event": asdict(event),
                 "generators": digests_now(),
@@ -101,11 +100,10 @@ class SpikeWriter:
         # Read their tokens now, if no device holds them: the step may still become a spike, which
         # needs them itself.
         is_here = not is_tensor(entry.token_losses) or entry.token_losses.is_cpu
-        tokens = (
-            {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
-            if is_here
-            else {}
-        )
+        if is_here:
+            tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
+        else:
+            tokens = {}
 
         def make(_: list[StepEntry]) -> dict[str, Any]:
             record = entry.as_record()

@@ -183,11 +183,10 @@ def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> lis
     sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
     numbers = _chosen(len(sides[0].lines), wanted)
     chosen = [[side.lines[number] for number in numbers] for side in sides]
-    sizes = (
-        map(len, chosen[0])
-        if len(sides) == 1
-        else map(operator.add, *(map(len, side) for side in chosen))
-    )
+    if len(sides) == 1:
+        sizes = map(len, chosen[0])
+    else:
+        sizes = map(operator.add, *(map(len, side) for side in chosen))
     # Same as calling TextEntry(), in a third of the time; this dominates the cost of reading.
     fields = zip(itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[TextEntry] = list(map(tuple.__new__, itertools.repeat(TextEntry), fields))

@@ -57,11 +57,10 @@ def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, s
         highest = numbers[place]
     # Split from the nearer end, so that most of the infos need not be split.
     from_end = len(numbers) - place
-    info = (
-        infos.rsplit(splitter, from_end)[-from_end]
-        if from_end <= place
-        else infos.split(splitter, place + 1)[place]
-    )
+    if from_end <= place:
+        info = infos.rsplit(splitter, from_end)[-from_end]
+    else:
+        info = infos.split(splitter, place + 1)[place]
     return float(highest), text_of(info.rstrip(b"\r\n"))
 
 
