@@ -399,11 +399,10 @@ def merge_split(
     sources = {
         language: "standard input" if text == "-" else text for language, text in texts.items()
     }
-    nothing = np.zeros(0, np.uint8)
-    wrong = {
-        language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in rows)])
-        for language, rows in parts.items()
-    }
+    wrong: dict[str, NDArray[np.uint8]] = {}
+    for language, parts_of_text in parts.items():
+        kinds_of_parts = [_read_part(part, 2)[1] for part in parts_of_text]
+        wrong[language] = np.concatenate([np.zeros(0, np.uint8), *kinds_of_parts])
     if len({len(kinds) for kinds in wrong.values()}) > 1:
         raise SettingError(
             "parallel files have different numbers of lines",

@@ -127,20 +127,23 @@ class Collater:
             samples = [Sample(row, row if self.has_source else None, weight=0.0)]
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target = rows.target
-        source = rows.source
+        # The decoder reads each row shifted by one, with the end token in front.
         shifted = np.roll(target.tokens, 1)
-        shifted[(np.cumsum(target.sizes) - target.sizes)[target.sizes > 0]] = self.eos
+        row_starts = np.cumsum(target.sizes) - target.sizes
+        shifted[row_starts[target.sizes > 0]] = self.eos
         padded, decoder_input = self._padded(target.sizes, self.pad_target, target.tokens, shifted)
+        source = None
+        source_lengths = None
+        if rows.source is not None:
+            sizes = rows.source.sizes
+            (source,) = self._padded(sizes, self.pad_source, rows.source.tokens)
+            source_lengths = torch.from_numpy(sizes)
         return Batch(
             target=padded,
             target_lengths=torch.from_numpy(target.sizes),
             decoder_input=decoder_input,
-            source=(
-                None
-                if source is None
-                else self._padded(source.sizes, self.pad_source, source.tokens)[0]
-            ),
-            source_lengths=None if source is None else torch.from_numpy(source.sizes),
+            source=source,
+            source_lengths=source_lengths,
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.sizes[rows.weights != 0].sum()),
             provenance=rows.provenance,

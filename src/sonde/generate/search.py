@@ -167,8 +167,17 @@ def starting_tokens(
 def refilled(is_open: list[bool]) -> list[int]:
     """Return the rows that stay, with the last ones moved to the places of those that left."""
     num_open = sum(is_open)
-    movers = (row for row in range(len(is_open) - 1, -1, -1) if is_open[row])
-    return [row if is_open[row] else next(movers) for row in range(num_open)]
+    last = len(is_open)
+    rows = []
+    for row in range(num_open):
+        if is_open[row]:
+            rows.append(row)
+            continue
+        last -= 1
+        while not is_open[last]:
+            last -= 1
+        rows.append(last)
+    return rows
 
 
 class _Search:
@@ -229,14 +238,15 @@ class _Search:
         if self.step == 0:
             self._open_pools(log_probs.shape[-1])
         self.constraints.apply(log_probs, self.tokens, self.step, self.rows)
-        candidates = (
-            self._drawn(log_probs, self.sampling) if self.sampling else self._best(log_probs)
-        )
+        if self.sampling:
+            candidates = self._drawn(log_probs, self.sampling)
+        else:
+            candidates = self._best(log_probs)
         if attention is not None:
             newest = attention.unsqueeze(2)
-            self.attention = (
-                newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
-            )
+            if self.attention is not None:
+                newest = torch.cat((self.attention, newest), dim=2)
+            self.attention = newest
         self._finish(candidates)
         self._advance(candidates)
         self.step += 1

@@ -167,9 +167,9 @@ class Transformer(nn.Module):
         )
         wanted = slice(-1 if last_only else None, None)
         hidden = hidden.view(*tokens.shape, -1)[:, :, wanted]
-        return self.output(hidden), None if weights is None else weights.view(*tokens.shape, -1)[
-            :, :, wanted
-        ]
+        if weights is not None:
+            weights = weights.view(*tokens.shape, -1)[:, :, wanted]
+        return self.output(hidden), weights
 
     def _layers(
         self,

@@ -232,27 +232,25 @@ def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any
     ]
     if not set(both) & set(STATISTICS):
         return _not_compared("no statistics in both")
-    exact = Tolerance()
-    far = [
-        name
-        for name in both
-        if not (exact if name in _EXACT else tolerance).allows(a[name], b[name])
-    ]
-    detail = f"{far[0]} {a[far[0]]} and {b[far[0]]}" if far else ""
-    return _statistics_errors(a, b) | _verdict(not far, detail, "statistics")
+    detail = ""
+    for name in both:
+        allowed = Tolerance() if name in _EXACT else tolerance
+        if not allowed.allows(a[name], b[name]):
+            detail = f"{name} {a[name]} and {b[name]}"
+            break
+    return _statistics_errors(a, b) | _verdict(not detail, detail, "statistics")
 
 
 def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
     """Return the largest errors among the four statistics."""
-    errors = [
-        _errors(a[name], b[name])
-        for name in STATISTICS
-        if _is_number(a.get(name)) and _is_number(b.get(name))
-    ]
-    return {
-        name: max((error[name] for error in errors if error[name] is not None), default=None)
-        for name in ("max_abs_error", "max_rel_error")
-    }
+    largest: dict[str, Any] = {"max_abs_error": None, "max_rel_error": None}
+    for statistic in STATISTICS:
+        if not _is_number(a.get(statistic)) or not _is_number(b.get(statistic)):
+            continue
+        for name, error in _errors(a[statistic], b[statistic]).items():
+            if error is not None:
+                largest[name] = error if largest[name] is None else max(largest[name], error)
+    return largest
 
 
 def _errors(left: float, right: float) -> dict[str, Any]:

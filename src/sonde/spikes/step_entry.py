@@ -130,12 +130,11 @@ class StepEntry:
         """Return the sample losses as given, otherwise the means over each sample's tokens."""
         if self.sample_losses is not None or self.token_losses is None:
             return released(self.sample_losses)
-        rows = map(released, released(self.token_losses))
+        rows = [released(row) for row in released(self.token_losses)]
         counts = released(self.token_counts)
-        return [
-            _mean(row if counts is None else row[: int(counts[place])])
-            for place, row in enumerate(rows)
-        ]
+        if counts is not None:
+            rows = [row[: int(counts[place])] for place, row in enumerate(rows)]
+        return [_mean(row) for row in rows]
 
 
 def _mean(row: Sequence[float]) -> float:

@@ -190,17 +190,19 @@ def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> lis
     # Same as calling TextEntry(), in a third of the time; this dominates the cost of reading.
     fields = zip(itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[TextEntry] = list(map(tuple.__new__, itertools.repeat(TextEntry), fields))
-    faults = {
-        line: BAD_KINDS[side.wrong[line] - 1]
-        for side in sides
-        for line in np.flatnonzero(side.wrong).tolist()
-    }
-    for place, number in enumerate(numbers) if faults else ():
-        kind = faults.get(number)
-        if kind is not None:
-            texts = tuple(text[:_MAX_LINE_BYTES] for text in rows[place].texts)
+    faults: dict[int, str] = {}
+    for side in sides:
+        for line in np.flatnonzero(side.wrong).tolist():
+            faults[line] = BAD_KINDS[side.wrong[line] - 1]
+    if not faults:
+        return rows
+    for place, number in enumerate(numbers):
+        if number in faults:
+            kind = faults[number]
             rows[place] = rows[place]._replace(
-                is_sample=False, texts=texts, fault="" if kind == EMPTY else kind
+                is_sample=False,
+                texts=tuple(text[:_MAX_LINE_BYTES] for text in rows[place].texts),
+                fault="" if kind == EMPTY else kind,
             )
     return rows
 

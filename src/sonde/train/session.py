@@ -5,6 +5,7 @@ ended.
 Python.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -158,8 +159,11 @@ def _model_text(pieces: Pieces) -> str:
 
 def _num_updates(pieces: Pieces) -> int | None:
     """Return the total number of updates for the progress bar, if updates or epochs end the run."""
-    ends = [pieces.settings.max_updates] if pieces.settings.max_updates else []
-    if pieces.settings.max_epochs:
-        micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
-        ends.append(pieces.settings.max_epochs * -(-micro_batches // pieces.settings.update_freq))
+    settings = pieces.settings
+    ends = []
+    if settings.max_updates:
+        ends.append(settings.max_updates)
+    if settings.max_epochs:
+        num_micro_batches = math.ceil(len(pieces.data.sampler.batches) / ranks.world_size())
+        ends.append(settings.max_epochs * math.ceil(num_micro_batches / settings.update_freq))
     return min(ends, default=None)
