@@ -77,11 +77,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """One layer."""
         batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.num_heads, -1).transpose(1, 2)
-            for part in self.qkv(self.attention_norm(x)).split(width, 2)
+
+        def in_heads(part: Tensor) -> Tensor:
+            return part.view(batch, length, self.num_heads, -1).transpose(1, 2)
+
+        q, k, v = self.qkv(self.attention_norm(x)).split(width, 2)
+        mixed = F.scaled_dot_product_attention(
+            in_heads(q), in_heads(k), in_heads(v), is_causal=True
         )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
