@@ -34,7 +34,7 @@ from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.heal.decision import Heal, counted, describe, read_history
+from sonde.heal.decision import Heal, describe, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk
@@ -43,6 +43,7 @@ from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
+from sonde.report.wording import counted
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.spike_log import RecordedSpike, read_spikes

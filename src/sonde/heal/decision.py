@@ -361,7 +361,7 @@ def describe_action(act: Act, *, would: bool = False) -> list[str]:
         f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
     )
     done = f"Would have been done: {_done(act)}" if would else _done(act)
-    cost = f"Cost: {counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
+    cost = f"Cost: {_counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
     return [_happened(act.call), f"{found} {act.why}.", done, cost]
 
 
@@ -389,7 +389,9 @@ def _done(act: Act) -> str:
         return f"Back to {place}, and on as it was."
     which = ", ".join(_samples_text(name, numbers) for name, numbers in act.skip.items())
     whose = "the batch, " if act.kind == "skip batch" else ""
-    return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
+    return (
+        f"Back to {place}, and on without {whose}{_counted(act.num_skipped, 'sample')} ({which})."
+    )
 
 
 def _samples_text(dataset: str, numbers: Sequence[int]) -> str:
@@ -402,11 +404,11 @@ def _samples_text(dataset: str, numbers: Sequence[int]) -> str:
 
 def _in_all(acts: tuple[Act, ...]) -> str:
     back = [act for act in acts if act.kind != "stop"]
-    samples = counted(sum(act.num_skipped for act in back), "sample")
-    steps = counted(sum(act.num_repeated for act in back), "step")
-    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {steps} made again."
+    samples = _counted(sum(act.num_skipped for act in back), "sample")
+    steps = _counted(sum(act.num_repeated for act in back), "step")
+    return f"In all: mended {_counted(len(back), 'time')}, {samples} left out, {steps} made again."
 
 
-def counted(number: int, noun: str) -> str:
+def _counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -52,10 +52,8 @@ def test_a_step_before_every_kept_state_is_not_offered(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     keep_states(run, 200, 300)
     found = how_to_replay(run, read_manifest(run), 200)
-    assert found.problem == (
-        "Step 200 can no longer be replayed: a replay starts from a kept state before it, and the"
-        " oldest kept state is after step 200."
-    )
+    assert "Step 200 can no longer be replayed" in found.problem
+    assert "the oldest kept state is after step 200" in found.problem
     lines = dict(next_commands(run, 200, found, has_verdict=False, has_samples=False))
     assert "find the cause" not in lines
 
