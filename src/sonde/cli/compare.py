@@ -63,10 +63,9 @@ def compare(
     """
     comparisons = dumps.compare_dumps(a, b, dumps.Tolerance(relative=rtol, absolute=atol))
     first = dumps.first_difference(comparisons)
-    counts = {
-        verdict: sum(comparison.verdict == verdict for comparison in comparisons)
-        for verdict in _STYLES
-    }
+    counts = dict.fromkeys(_STYLES, 0)
+    for comparison in comparisons:
+        counts[comparison.verdict] += 1
     listed = [
         dataclasses.asdict(comparison)
         for comparison in comparisons
@@ -273,11 +272,11 @@ def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -
     console.print()
     # Spread evenly over the run, with both ends and the worst step.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
-    shown = sorted({*spread, comparison.worst}) if rows else []
-    styles = {comparison.worst: "" if agree else "red"}
-    cells = (
-        [Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown
-    )
+    cells = []
+    for number in sorted({*spread, comparison.worst}) if rows else ():
+        is_bad = number == comparison.worst and not agree
+        style = "red" if is_bad else ""
+        cells.append([Text(number_text(value), style=style) for value in rows[number]])
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
 
 
