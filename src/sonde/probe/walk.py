@@ -126,7 +126,7 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
         around.append(id(value))
         try:
             nodes = {
-                key: _node(item, (*indexes, key), visit, around) for key, item in items.items()
+                key: _node(child, (*indexes, key), visit, around) for key, child in items.items()
             }
         finally:
             around.pop()
@@ -152,7 +152,7 @@ def _items(value: Any) -> dict[str, Any] | None:
             return {name: getattr(value, name) for name in named._fields}
         if _is_shape(value):
             return None
-        return {str(position): item for position, item in enumerate(value)}
+        return {str(position): child for position, child in enumerate(value)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return None
@@ -160,11 +160,11 @@ def _items(value: Any) -> dict[str, Any] | None:
 
 def _string_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     items: dict[str, Any] = {key: None for key in mapping if isinstance(key, str)}
-    for key, item in mapping.items():
+    for key, child in mapping.items():
         name = key if isinstance(key, str) else str(key)
         while not isinstance(key, str) and name in items:
             name = f"{type(key).__name__}:{name}"
-        items[name] = item
+        items[name] = child
     return items
 
 

@@ -127,7 +127,12 @@ def joined(values: Any, splitter: str) -> str:
     plain = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(plain, (list, tuple)):
         plain = [plain]
-    return splitter.join(str(item.item() if hasattr(item, "item") else item) for item in plain)
+    return splitter.join(str(_plain_number(value)) for value in plain)
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of numpy or torch as one of Python; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 @lru_cache(maxsize=1)
