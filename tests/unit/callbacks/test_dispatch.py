@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import fields
 from typing import ClassVar
 
 import pytest
@@ -107,6 +108,17 @@ def test_the_context_cannot_be_written_and_keeps_the_first_reason() -> None:
     context.ask_to_stop("first")
     context.ask_to_stop("second")
     assert context.requests == {"stop": "first"}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ContextValues)])
+def test_a_context_shows_every_value_of_the_trainer_and_lets_none_be_written(name: str) -> None:
+    values = ContextValues()
+    context = Context(values)
+    marker = object()
+    setattr(values, name, marker)
+    assert getattr(context, name) is marker
+    with pytest.raises(AttributeError):
+        setattr(context, name, None)
 
 
 def test_dispatch_to_five_callbacks_costs_less_than_15_microseconds_a_step() -> None:
