@@ -97,25 +97,31 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
     """
     if not RunLayout(run).manifest.exists():
         return Continuation()
-    acts, _, call, act = read_history(run)
-    if call is not None:
-        act = find_act(run, call, heal, past=acts)
-        if act.skip and not can_skip:
-            act = replace(
-                act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out"
-            )
-        write_event(run, "act", act=act)
-        acts = (*acts, act)
-    if act is not None:
-        if act.kind != "stop":
-            reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace(
-                "\n", " "
-            )
-            skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
-            apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
+    history = read_history(run)
+    acts = history.acts
+    pending = history.act
+    if history.call is not None:
+        pending = find_act(run, history.call, heal, past=acts)
+        if pending.skip and not can_skip:
+            why = f"{pending.why}, and this data cannot leave them out"
+            pending = replace(pending, kind="stop", skip={}, why=why)
+        write_event(run, "act", act=pending)
+        acts = (*acts, pending)
+    if pending is None:
+        return _way_on(run, acts)
+    if pending.kind == "stop":
         write_event(run, "done")
-    is_end = act is not None and act.kind == "stop"
-    return Continuation(stop=act) if is_end else _way_on(run, acts)
+        return Continuation(stop=pending)
+    _go_back(run, pending, is_ours=is_ours)
+    write_event(run, "done")
+    return _way_on(run, acts)
+
+
+def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
+    """Roll the run back and set its skip list, as the action says."""
+    reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+    skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
+    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
 
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
