@@ -79,7 +79,7 @@ COUNTED: Final = Check(
     meaning="Rows whose targets are all ignored teach nothing.",
     advice=(
         "Look at how labels are masked: the prompt may be found at the wrong place, or rows may be"
-        " cut off before their answer begins. A mask must have the name that the collator looks for."
+        " cut off before their answer begins. A mask must have the name that a collator looks for."
     ),
     applies_to="losses made by F.cross_entropy",
     judge=judge_counted,
