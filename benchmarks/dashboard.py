@@ -176,7 +176,7 @@ def _standing_out(path: str, spikes: list[int]) -> int:
     """How many spikes have a point of the drawn path at their step that stands out from those
     around it.
     """
-    points = np.array([one.split(" ") for one in re.split("[ML]", path)[1:]], float)
+    points = np.array([point.split(" ") for point in re.split("[ML]", path)[1:]], float)
     left = points[:, 0].min()
     right = points[:, 0].max()
     num = 0
@@ -312,7 +312,7 @@ def _fresh(browser: Browser, address: str) -> None:
 
 def _elsewhere(browser: Browser, address: str) -> int:
     asked = [request["request"]["url"] for request in browser.requests]
-    return len([one for one in asked if not one.startswith((address, "data:", "about:", "blob:"))])
+    return len([url for url in asked if not url.startswith((address, "data:", "about:", "blob:"))])
 
 
 def _memory(pid: int) -> float:

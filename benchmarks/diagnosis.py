@@ -161,8 +161,8 @@ def _work(task: tuple[argparse.Namespace, int, int, Path]) -> None:
     if base is not None:
         asked = [_PARTS[options.only]] if options.only else _PARTS.values()
         made = chain.from_iterable(make(base, options, number) for make in asked)
-    for one in made:
-        values = {"corpus": corpus, "batch": batch, **one}
+    for outcome in made:
+        values = {"corpus": corpus, "batch": batch, **outcome}
         with outcomes.open("a") as file:
             file.write(json.dumps(values) + "\n")
         if options.half == "tune":
@@ -194,29 +194,31 @@ def _base(corpus: str, batch: int, folder: Path, seed: int) -> BaseRun | None:
 def _bad_batches(
     base: BaseRun, options: argparse.Namespace, number: int
 ) -> Iterator[dict[str, Any]]:
-    kinds = [one for one in kinds_for(base) if not options.kinds or one in options.kinds]
+    kinds = [kind for kind in kinds_for(base) if not options.kinds or kind in options.kinds]
     generator = random.Random(f"{options.half}-{number}-{options.seed}")
     wanted = []
     for turn in range(options.per_kind):
         generator.shuffle(kinds)
         shares = [SHARES[(place + turn + number) % len(SHARES)] for place in range(len(kinds))]
         wanted += [
-            one for one in zip(kinds, shares, strict=True) if _is_due(one[0], turn, options, number)
+            pair
+            for pair in zip(kinds, shares, strict=True)
+            if _is_due(pair[0], turn, options, number)
         ]
     folder = options.folder / f"planted-{options.half}-{number}-{options.which}"
     for start in range(0, len(wanted), _IN_ONE_RUN):
         planted = plant_batches(
             base, folder, wanted[start : start + _IN_ONE_RUN], start + options.seed
         )
-        for one in planted:
-            if one.samples:
+        for plan in planted:
+            if plan.samples:
                 named = {
                     "what": "batch",
-                    "kind": one.kind,
-                    "share": one.share,
-                    "accepted": sorted(one.accepted),
+                    "kind": plan.kind,
+                    "share": plan.share,
+                    "accepted": sorted(plan.accepted),
                 }
-                yield {**named, **_judged(folder / "run", one.step, one.samples)}
+                yield {**named, **_judged(folder / "run", plan.step, plan.samples)}
 
 
 def _is_due(kind: str, turn: int, options: argparse.Namespace, number: int) -> bool:
@@ -250,7 +252,12 @@ def _state_faults(
             # acts on.
             sentences = [spike.event.first_step for spike in read_spikes(folder / "run").spikes]
             step = next(
-                (one for one in sentences if planted.step <= one <= planted.step + 12), planted.step
+                (
+                    sentence
+                    for sentence in sentences
+                    if planted.step <= sentence <= planted.step + 12
+                ),
+                planted.step,
             )
             yield {**named, **_judged(folder / "run", step, frozenset())}
 
@@ -260,8 +267,8 @@ def _clean(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[
     nature.
     """
     steps = {
-        step: one
-        for step, one in read_steps(base.directory).by_number.items()
+        step: record
+        for step, record in read_steps(base.directory).by_number.items()
         if step > _FIRST_CLEAN
     }
     by_size = sorted(steps, key=lambda step: steps[step].weight)
@@ -316,27 +323,27 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
     if not evidence.is_replayed:
         return {"step_z": evidence.case.loss_z, "sample_z": 0.0, "sample_bits_z": 0.0, "rows": []}
     seen = evidence.samples
-    own = [one for one in seen if one.row.name[1] in samples]
+    own = [sample for sample in seen if sample.row.name[1] in samples]
     rows = [
         [
-            int(one in own),
-            round(one.z, 2),
-            round(one.tail, 2),
-            round(one.rarity, 2),
-            round(one.bits_z, 2),
+            int(sample in own),
+            round(sample.z, 2),
+            round(sample.tail, 2),
+            round(sample.rarity, 2),
+            round(sample.bits_z, 2),
             [
-                (sign.kind, round(sign.strength, 2), _expected(evidence, one, sign))
-                for sign in one.signs[:2]
+                (sign.kind, round(sign.strength, 2), _expected(evidence, sample, sign))
+                for sign in sample.signs[:2]
             ],
         ]
-        for one in seen
-        if one in own or one.signs or one.z > 3
+        for sample in seen
+        if sample in own or sample.signs or sample.z > 3
     ]
     return {
         "step_z": evidence.case.loss_z,
         "batch_z": round(evidence.batch_z, 2),
-        "sample_z": max((one.z for one in own), default=0.0),
-        "sample_bits_z": max((one.bits_z for one in own), default=0.0),
+        "sample_z": max((sample.z for sample in own), default=0.0),
+        "sample_bits_z": max((sample.bits_z for sample in own), default=0.0),
         "is_state_bad": evidence.is_state_bad,
         "rows": rows,
     }
@@ -356,7 +363,7 @@ def _expected(evidence: Evidence, seen: SeenSample, sign: Sign) -> list[float]:
 def _is_located(verdict: Verdict, samples: Sequence[int] | frozenset[int]) -> float | None:
     """Of the samples that the first cause names, the part that was planted."""
     named = [suspect.sample for suspect in verdict.causes[0].suspects]
-    return sum(one in samples for one in named) / len(named) if samples and named else None
+    return sum(sample in samples for sample in named) / len(named) if samples and named else None
 
 
 def _line(one: dict[str, Any]) -> str:

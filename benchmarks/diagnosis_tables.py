@@ -66,11 +66,17 @@ def print_tables(outcomes: Sequence[Outcome]) -> None:
         ),
     ]
     print("\n### judged by\n")
-    print(markdown_table(("figure", "measured", "asked"), [list(one) for one in sentences]))
+    print(
+        markdown_table(("figure", "measured", "asked"), [list(sentence) for sentence in sentences])
+    )
     print("\n### calibration\n")
     rows = []
     for low, high in _BANDS:
-        said = [one for one in outcomes_of(faults, clean) if low <= one["causes"][0][1] < high]
+        said = [
+            outcome
+            for outcome in outcomes_of(faults, clean)
+            if low <= outcome["causes"][0][1] < high
+        ]
         rows.append(
             [
                 f"{low:.1f} and more" if high > 1 else f"{low:.1f} to {high:.1f}",
@@ -87,10 +93,10 @@ def print_fit(outcomes: Sequence[Outcome]) -> None:
     """
     known = [outcome for outcome in outcomes if outcome["what"] != "missing"]
     for family in CONFIDENCES["replay"]:
-        chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
+        chosen = [outcome for outcome in known if rules()[outcome["causes"][0][0]].family == family]
         points = [(0.0, 0.0)]
         for low, high in pairwise(_EDGES):
-            said = [one for one in chosen if low < one["score"] <= high]
+            said = [outcome for outcome in chosen if low < outcome["score"] <= high]
             if len(said) >= 4:
                 right = sum(map(_counts_as_right, said))
                 points.append(((low + high) / 2, (right + 1) / (len(said) + 2)))
@@ -111,7 +117,7 @@ def _mean_seconds(outcomes: Sequence[Outcome]) -> float:
 
 def outcomes_of(*parts: Sequence[Outcome]) -> list[Outcome]:
     """All of them together."""
-    return [one for part in parts for one in part]
+    return [outcome for part in parts for outcome in part]
 
 
 def is_right(one: Outcome) -> bool:
@@ -144,10 +150,12 @@ def _print_by(outcomes: Sequence[Outcome], by: str) -> None:
     rows = []
     for name in [*dict.fromkeys(str(outcome[by]) for outcome in outcomes), "**all**"]:
         chosen = [outcome for outcome in outcomes if name == "**all**" or str(outcome[by]) == name]
-        seen = [one for one in chosen if stands_out(one)]
-        wrong = [one for one in chosen if not is_right(one)]
-        nothing = [one for one in wrong if one["causes"][0][0] == NOTHING]
-        others = dict.fromkeys(one["causes"][0][0] for one in wrong if one not in nothing)
+        seen = [outcome for outcome in chosen if stands_out(outcome)]
+        wrong = [outcome for outcome in chosen if not is_right(outcome)]
+        nothing = [outcome for outcome in wrong if outcome["causes"][0][0] == NOTHING]
+        others = dict.fromkeys(
+            outcome["causes"][0][0] for outcome in wrong if outcome not in nothing
+        )
         rows.append(
             [
                 *(

@@ -96,7 +96,7 @@ def state_stall(num_parameters: int = 10_000_000) -> dict[str, float]:
     optimizer.zero_grad()
     tensors = [
         model.weight.detach(),
-        *(one for one in optimizer.state[model.weight].values() if one.dim()),
+        *(moment for moment in optimizer.state[model.weight].values() if moment.dim()),
     ]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     copied = []
@@ -124,8 +124,8 @@ def _one_scene() -> float:
     generator = torch.Generator().manual_seed(1)
     text = torch.tensor(
         [
-            ord(one)
-            for one in "the cat sat on a mat while dogs ran after red balls in green parks " * 40
+            ord(letter)
+            for letter in "the cat sat on a mat while dogs ran after red balls in green parks " * 40
         ]
     )
     model = nn.Sequential(nn.Embedding(128, 64), nn.Linear(64, 128))

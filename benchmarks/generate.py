@@ -165,7 +165,7 @@ def run_ctranslate2(model: Any, sources: torch.Tensor, directory: Path, compute_
             max_decoding_length=STEPS,
             max_batch_size=0,
         )
-        return [[int(token) for token in one.hypotheses[0]] for one in found]
+        return [[int(token) for token in result.hypotheses[0]] for result in found]
 
     return run
 

@@ -55,7 +55,8 @@ from benchmarks.planted_data import PlantedData
 from benchmarks.planted_state_faults import _spoiling
 from benchmarks.planted_texts import garble
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import SkipList
@@ -93,7 +94,7 @@ def main() -> None:
     outcomes = options.folder / "outcomes.jsonl"
     if not options.tables:
         _prepare(options.folder)
-        done = {(one["fault"], one["way"], one["seed"]) for one in _read(outcomes)}
+        done = {(outcome["fault"], outcome["way"], outcome["seed"]) for outcome in _read(outcomes)}
         first = options.first_seed
         clean = [("no fault", "heal", seed) for seed in range(first, first + NUM_CLEAN)]
         seeds = range(first, first + NUM_SEEDS)
@@ -103,8 +104,8 @@ def main() -> None:
             for seed in seeds
             for fault in FAULTS
         ]
-        rest = [one for one in rest if one[1] in ways_of(one[0])]
-        cases = [one for one in dict.fromkeys([*clean[:10], *rest, *clean]) if one not in done]
+        rest = [case for case in rest if case[1] in ways_of(case[0])]
+        cases = [case for case in dict.fromkeys([*clean[:10], *rest, *clean]) if case not in done]
         cases = [
             case
             for case in cases

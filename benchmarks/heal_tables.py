@@ -42,7 +42,7 @@ def print_tables(outcomes: list[dict[str, Any]]) -> None:
         " runs, ",
         end="",
     )
-    print(f"{sum(bool(one['acts']) for one in clean.values())} of them acted upon\n")
+    print(f"{sum(bool(outcome['acts']) for outcome in clean.values())} of them acted upon\n")
     rows = []
     seeds = sorted(clean)[:NUM_SEEDS]
     for fault in FAULTS:
@@ -71,8 +71,8 @@ def print_tables(outcomes: list[dict[str, Any]]) -> None:
         if outcome["way"] == "heal" and outcome["fault"] != "no fault"
     ]
     if ours:
-        good = sum(one["loss"] <= worst for one in ours)
-        most = max(one["updates"] for one in ours) / LAST - 1
+        good = sum(outcome["loss"] <= worst for outcome in ours)
+        most = max(outcome["updates"] for outcome in ours) / LAST - 1
         print(
             f"\nours: {good} of {len(ours)} no worse than the worst clean seed; at most {most:.1%}"
             " more updates"
@@ -80,9 +80,9 @@ def print_tables(outcomes: list[dict[str, Any]]) -> None:
 
 
 def _row(fault: str, way: str, found: list[dict[str, Any]], worst: float) -> list[str]:
-    losses = [one["loss"] if math.isfinite(one["loss"]) else math.inf for one in found]
-    updates = [one["updates"] for one in found]
-    acts = [act[0] for one in found for act in one["acts"]]
+    losses = [outcome["loss"] if math.isfinite(outcome["loss"]) else math.inf for outcome in found]
+    updates = [outcome["updates"] for outcome in found]
+    acts = [act[0] for outcome in found for act in outcome["acts"]]
     counted = ", ".join(f"{acts.count(kind)} × {kind}" for kind in dict.fromkeys(acts))
     good = f"{sum(loss <= worst for loss in losses)} of {len(losses)}"
     sentences = [

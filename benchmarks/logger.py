@@ -311,10 +311,10 @@ def _print_turns(folder: Path) -> None:
 
         contenders[name] = work
     seconds = best_cpu_seconds(contenders, num_turns=_NUM_TURNS)
-    micro = {name: one / _CALLS_PER_TURN * 1e6 for name, one in seconds.items()}
+    micro = {name: spent / _CALLS_PER_TURN * 1e6 for name, spent in seconds.items()}
     ours, unsealed, bare, dllogger = micro.values()
     print("### In turns: CPU µs per call of ten floats\n")
-    rows = [[name, f"{one:.2f}"] for name, one in micro.items()]
+    rows = [[name, f"{cost:.2f}"] for name, cost in micro.items()]
     print(markdown_table(["logger", "CPU µs"], rows))
     print(
         f"\nBare: {ours / bare:.2f}x of it (goal: at most 1.5x). {ours:.2f} µs (goal: at most 4)."
@@ -366,7 +366,9 @@ def _print_alone(folder: Path) -> None:
     ]
     print(markdown_table([*columns, "bytes", "lost on SIGKILL"], rows))
     ours = medians["sonde JSON stream"]
-    ratios = [f"{name} {one / ours:.0f}x" for name, one in medians.items() if name in _GATED]
+    ratios = [
+        f"{name} {seconds / ours:.0f}x" for name, seconds in medians.items() if name in _GATED
+    ]
     print(f"\nFaster than: {', '.join(ratios)} (gate: at least 50x each, losing 0).\n")
 
 

@@ -43,10 +43,10 @@ def _measured(work: Callable[..., object], arguments: tuple[Any, ...]) -> "Cost"
     result = work(*arguments)
     wall = time.perf_counter() - wall
     cpu = time.process_time() - cpu
-    return Cost(result=result, wall_seconds=wall, cpu_seconds=cpu, peak_megabytes=_peak_megabytes())
+    return Cost(result=result, wall_seconds=wall, cpu_seconds=cpu, peak_megabytes=peak_megabytes())
 
 
-def _peak_megabytes() -> float:
+def peak_megabytes() -> float:
     """The most memory this process ever held, by its own account (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

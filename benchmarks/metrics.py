@@ -74,7 +74,8 @@ def _print_comparison(floats: list[float]) -> None:
 
 
 def _verdict(name: str, ratio: float) -> str:
-    return "yes" if ratio >= (5.0 if "torchmetrics" in name else 1 / 3) else "NO"
+    gate = 5.0 if "torchmetrics" in name else 1 / 3
+    return "yes" if ratio >= gate else "NO"
 
 
 def _print_tensors(tensors: list[torch.Tensor]) -> None:

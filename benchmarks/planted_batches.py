@@ -112,7 +112,7 @@ def _put(data: PlantedData, row: int, kind: str, generator: random.Random) -> bo
     text = data.text(row)
     text = text if len(text) > 8 else f"{text} and so on and on"
     made = (foreign(kind, data.own_language) or ALL[kind].make)(text, generator)
-    if sum(one != other for one, other in zip(text, made, strict=False)) < _CHANGED * min(
+    if sum(old != other for old, other in zip(text, made, strict=False)) < _CHANGED * min(
         len(text), len(made)
     ):
         return False

@@ -45,7 +45,7 @@ def docstrings() -> Texts:
 def sentences() -> Texts:
     """English to German by rule."""
     pairs = translated_sentences(_MAX_LINES, seed=7)
-    return Texts([other for _, other in pairs], [one for one, _ in pairs])
+    return Texts([other for _, other in pairs], [english for english, _ in pairs])
 
 
 def captions() -> Texts:
@@ -157,20 +157,20 @@ def catalogues(language: str = "fr", *, of_names: bool = False) -> Texts:
                 catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
         except (OSError, UnicodeDecodeError, ValueError):
             continue
-        for one, other in catalogue.items():
+        for english, other in catalogue.items():
             if (
-                isinstance(one, str)
-                and (3 if of_names else 12) < len(one) < 400
+                isinstance(english, str)
+                and (3 if of_names else 12) < len(english) < 400
                 and other
-                and (of_names or one != other)
+                and (of_names or english != other)
             ):
-                pairs[" ".join(one.split())] = " ".join(other.split())
+                pairs[" ".join(english.split())] = " ".join(other.split())
     items = list(pairs.items())
     random.Random(5).shuffle(items)
     if len(items) < 2_000:
         raise FileNotFoundError("there are hardly any message catalogues here")
     items = items[:_MAX_LINES]
-    return Texts([other for _, other in items], [one for one, _ in items])
+    return Texts([other for _, other in items], [english for english, _ in items])
 
 
 def _captions(language: str) -> list[str]:

@@ -144,12 +144,15 @@ class PlantedData:
         longer = np.flatnonzero(
             (sizes[0] == sizes[0][sample]) & (sizes[1] >= _CUT * sizes[1][sample])
         )
-        donor = next((int(one) for one in longer if int(one) not in self._donors), None)
+        donor = next(
+            (int(candidate) for candidate in longer if int(candidate) not in self._donors), None
+        )
         if donor is None:
             return False
         self._donors.add(donor)  # another one for each: the same twice would be a duplicate too
         for file in files:
-            (start, length), (first, _) = self._span(file, sample), self._span(file, donor)
+            start, length = self._span(file, sample)
+            first, _ = self._span(file, donor)
             self._writable(file)[start : start + length - 1] = np.array(
                 file.flat[first : first + length - 1]
             )

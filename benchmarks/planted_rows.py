@@ -24,7 +24,8 @@ from benchmarks.planted_texts import (
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import PairDataset
 from sonde.demo.corpus import read_docstrings
@@ -100,7 +101,7 @@ def captions() -> tuple[list[str], ...]:
 def sentences() -> tuple[list[str], ...]:
     """Translation: English to German by rule."""
     pairs = translated_sentences(8_000, seed=7)
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    return [english for english, _ in pairs], [other for _, other in pairs]
 
 
 CORPORA: Final[dict[str, Callable[[], tuple[list[str], ...]]]] = {

@@ -14,7 +14,8 @@ from benchmarks.planted_site import NUM_UPDATES, Planted, Site, edit_checkpoint,
 from torch import Tensor, nn
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.replay import Replay
 from sonde.records.journal import read_steps
@@ -221,7 +222,7 @@ def overflow(site: Site) -> Planted:
     """
     settings = replace(site.settings, precision="float16")
     step, name, factor = _overflowing(site)
-    parameters = [one for one, _ in build(settings).task.model.named_parameters()]
+    parameters = [parameter for parameter, _ in build(settings).task.model.named_parameters()]
 
     store = CheckpointStore(RunLayout(site.run).checkpoints)
     grown = store.load(site.base.last)["model"]
@@ -251,9 +252,9 @@ def overflow(site: Site) -> Planted:
     go_on(site, settings=settings)
     made = read_steps(site.run).by_number
     bad = [
-        one
-        for one in sorted(made)
-        if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))
+        step
+        for step in sorted(made)
+        if step > site.base.last and (made[step].skipped or not math.isfinite(made[step].loss))
     ]
     # the numbers have grown, and half precision holds them still: something is odd, and no overflow
     if not bad:
@@ -317,12 +318,12 @@ def _pick_parameter(site: Site) -> tuple[list[str], int]:
     """A matrix of the model: all its names, and its place among the parameters."""
     model = build(site.settings).task.model
     named = list(model.named_parameters())
-    places = [place for place, (_, one) in enumerate(named) if one.ndim == 2]
+    places = [place for place, (_, parameter) in enumerate(named) if parameter.ndim == 2]
     place = site.generator.choice(places)
     same = [
         name
-        for name, one in model.named_parameters(remove_duplicate=False)
-        if one is named[place][1]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter is named[place][1]
     ]
     return [named[place][0], *(name for name in same if name != named[place][0])], place
 

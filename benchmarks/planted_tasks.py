@@ -151,7 +151,8 @@ def train_base(
         sizes = {"block_size": 64, "max_tokens": None, "max_sentences": 8}
     else:
         pairs = translated_sentences(16_000, seed=7)
-        texts["en"], texts["de"] = [one for one, _ in pairs], [other for _, other in pairs]
+        texts["en"] = [english for english, _ in pairs]
+        texts["de"] = [other for _, other in pairs]
         sizes = {"max_tokens": None, "max_sentences": 16}
     paths = {}
     for language, lines in texts.items():

@@ -58,7 +58,8 @@ def main() -> None:
         for mode in ("statistics", "md5", "tensor"):
             ours[mode] = _run("sonde", mode, folder)
             theirs[mode] = _run("msprobe", mode, folder)
-        ours["xxh3"], calls = _run("sonde", "xxh3", folder), _run("sonde", "calls", folder)
+        ours["xxh3"] = _run("sonde", "xxh3", folder)
+        calls = _run("sonde", "calls", folder)
     _print_statistics(ours["statistics"], theirs["statistics"], floors)
     _print_hashes(ours, theirs)
     _print_tensors(ours["tensor"], theirs["tensor"], floors)
@@ -339,7 +340,8 @@ def _measure_calls(folder: Path) -> dict[str, float]:
         measured[name] = _best(lambda: [save(tensor, "x") for _ in range(1000)], 20) / 1000
         debugger.close()
     debugger = PrecisionDebugger(dump_path=folder / "calls")
-    measured["step"], measured["short step"] = float("inf"), float("inf")
+    measured["step"] = float("inf")
+    measured["short step"] = float("inf")
     for _ in range(5):
         for number in range(_NUM_RECORDS):
             save(tensor, f"layer{number % 50}", save_backward=False)

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,11 +56,11 @@ def main() -> None:
     ]
     print(
         markdown_table(
-            ["corpus, batch", *Found.COLUMNS], [[one.name, *one.cells()] for one in found]
+            ["corpus, batch", *Found.COLUMNS], [[corpus.name, *corpus.cells()] for corpus in found]
         )
         + "\n"
     )
-    kinds = sorted({kind for one in found for kind in one.by_kind})
+    kinds = sorted({kind for corpus in found for kind in corpus.by_kind})
     print(
         markdown_table(
             ["kind of bad row", "noticed at its step", "in the first 1 %"], kind_rows(found, kinds)
@@ -139,10 +140,11 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
         trace = losses.arrays()
         log = read_spikes(folder / "run")
         ledger = read_ledger(folder / "run")
-        first = {int(one.sample) for one in ledger.worst(len(ledger) // 100)}
+        first = {int(history.sample) for history in ledger.worst(len(ledger) // 100)}
     is_bad = np.isin(trace.samples, list(kinds))
-    found.num_bad, found.num_clean = int(is_bad.sum()), int((~is_bad).sum())
-    alone = {(one.step, int(one.sample)) for one in log.samples}
+    found.num_bad = int(is_bad.sum())
+    found.num_clean = int((~is_bad).sum())
+    alone = {(sample.step, int(sample.sample)) for sample in log.samples}
     noticed = alone | {
         (spike.event.first_step, int(spike.samples()[0].sample)) for spike in log.spikes
     }
@@ -165,8 +167,8 @@ def kind_rows(found: list[Found], kinds: list[str]) -> list[list[str]]:
     rows = []
     for kind in [*kinds, "all"]:
         counts: Counter[str] = Counter()
-        for one in found:
-            for name, own in one.by_kind.items():
+        for corpus in found:
+            for name, own in corpus.by_kind.items():
                 counts += own if kind in (name, "all") else Counter()
         rows.append(
             [
@@ -220,7 +222,7 @@ def watch_rows() -> list[list[str]]:
         best = best_cpu_seconds(
             {
                 "watch": watched,
-                **{told: lambda one=one: recorded(one) for told, one in recorders.items()},  # type: ignore[misc]
+                **{told: partial(recorded, recorder) for told, recorder in recorders.items()},
             },
             num_turns=12,
         )
@@ -289,7 +291,8 @@ def keep_ledger(kind: str, number: int) -> dict[str, float]:
                 "worst"
             ]
             if epoch == "one":
-                cost["after one"], cost["seconds after one"] = megabytes, seconds
+                cost["after one"] = megabytes
+                cost["seconds after one"] = seconds
         ledger.close()
     return {**cost, "megabytes": megabytes, "micro": 1e6 * spent / (2 * number), "seconds": seconds}
 

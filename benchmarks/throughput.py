@@ -216,7 +216,8 @@ def _fairseq(batches: _Batches) -> None:
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         for meter, value in ((loss_meter, loss.item() / batch.ntokens), (norm_meter, norm.item())):
-            meter[0], meter[1] = meter[0] + value, meter[1] + 1
+            meter[0] += value
+            meter[1] += 1
 
 
 def _lightning(batches: _Batches) -> None:

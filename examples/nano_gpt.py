@@ -65,8 +65,10 @@ class Block(nn.Module):
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -75,11 +77,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """One layer."""
         batch, length, width = x.shape
-        q, k, v = (
-            one.view(batch, length, self.num_heads, -1).transpose(1, 2)
-            for one in self.qkv(self.attention_norm(x)).split(width, 2)
+
+        def in_heads(part: Tensor) -> Tensor:
+            return part.view(batch, length, self.num_heads, -1).transpose(1, 2)
+
+        q, k, v = self.qkv(self.attention_norm(x)).split(width, 2)
+        mixed = F.scaled_dot_product_attention(
+            in_heads(q), in_heads(k), in_heads(v), is_causal=True
         )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
@@ -96,12 +101,11 @@ class GPT(nn.Module):
         num_layers: int = 2,
     ) -> None:
         super().__init__()
-        self.tokens, self.positions = (
-            nn.Embedding(vocab_size, width),
-            nn.Embedding(block_size, width),
-        )
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.positions = nn.Embedding(block_size, width)
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocab_size)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the next characters, and their loss."""

@@ -84,7 +84,7 @@ def _lock(root: Path) -> Answer:
 def _log(root: Path) -> Answer:
     log = read(root)
     return repr(
-        [(one.type, one.step, one.data, one.timestamp, one.rank) for one in log]
+        [(record.type, record.step, record.data, record.timestamp, record.rank) for record in log]
     ), log.num_bad
 
 
@@ -122,7 +122,9 @@ def _index(root: Path) -> Answer:
     with RunIndex(RunLayout(root)) as index:
         index.refresh()
         series = {name: index.series(name) for name in index.metrics()}
-        found = {name: (one.steps.tolist(), one.values.tolist()) for name, one in series.items()}
+        found = {
+            name: (metric.steps.tolist(), metric.values.tolist()) for name, metric in series.items()
+        }
         kinds = ("log", "steps", "spikes", "events")
         at_steps = [[index.records_at_step(kind, step) for step in range(40)] for kind in kinds]
         return repr((found, at_steps)), sum(index.num_bad(kind) for kind in kinds)

@@ -108,16 +108,19 @@ def hostile_verdict(hostile: str) -> Verdict:
         module="decoder.0",
         rank=1,
     )
+    norms = [10.0 + place for place in range(17)]
+    norms += [10.0 + 40 * place for place in range(17, 24)]
+    norms[20] = math.inf
     modules = tuple(
         ModuleStatistics(
             module=f"decoder.layers.{place // 4}.{_PARTS[place % 4]}",
             kind="activation",
-            norm=math.inf if place == 20 else 10.0 + place * (40 if place > 16 else 1),
+            norm=norm,
             max_abs=3.5,
-            num_nonfinite=7 if place == 20 else 0,
+            num_nonfinite=7 if math.isinf(norm) else 0,
             calm_norm=None if place == 3 else 11.0 + place,
         )
-        for place in range(24)
+        for place, norm in enumerate(norms)
     )
     return Verdict(
         run_id="run",
@@ -175,8 +178,10 @@ def _write_steps(run: Run, draw: random.Random) -> None:
     steps = run.records("steps")
     for step in (*range(1, SPIKE_STEP + 11), *range(BACK_TO + 1, NUM_STEPS + 1)):
         loss = 2 + 5 / math.sqrt(step) + draw.gauss(0, 0.05)
+        grad_norm = 0.4 + abs(draw.gauss(0, 0.05))
         if step == SPIKE_STEP and len(steps.path.read_bytes().splitlines()) < SPIKE_STEP:
             loss = 9.25
+            grad_norm += 5
         steps.append(
             {
                 "type": "STEP",
@@ -184,7 +189,7 @@ def _write_steps(run: Run, draw: random.Random) -> None:
                 "epoch": 1,
                 "loss": math.nan if step == 350 else loss,
                 "weight": 1024.0,
-                "grad_norm": 0.4 + abs(draw.gauss(0, 0.05)) + (loss == 9.25) * 5,
+                "grad_norm": grad_norm,
                 "lr": 0.003 * min(step / 100, 1),
                 **({"skipped": "not finite"} if step == 350 else {}),
             }

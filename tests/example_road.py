@@ -60,6 +60,6 @@ def go_the_road(example: str, directory: Path, *arguments: object, num_ranks: in
     }
     assert f"step {step}:" not in start([*command, "--resume", plan.host.path])
     after = {number: names(directory, number, num_ranks) for number in before}
-    assert [one for one in before[step] if one not in after[step]] == [GARBLED]
+    assert [sample for sample in before[step] if sample not in after[step]] == [GARBLED]
     assert {number for number, ids in before.items() if ids != after[number]} == {step}
     return plan.host.way_on

@@ -45,7 +45,9 @@ NUM_TOKENS = 24
 def corpus() -> Tensor:
     """A text of words in random order, as its bytes."""
     rng = random.Random(1)
-    return torch.tensor([ord(one) for one in " ".join(rng.choice(WORDS) for _ in range(4000))])
+    return torch.tensor(
+        [ord(letter) for letter in " ".join(rng.choice(WORDS) for _ in range(4000))]
+    )
 
 
 def decode(tokens: list[int]) -> str:
@@ -195,7 +197,7 @@ class Training:
 
     def everything(self) -> dict[str, Tensor]:
         """All weights and buffers."""
-        return {name: one.detach().clone() for name, one in self.model.state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -122,7 +122,7 @@ def _flag(argument: Argument) -> str:
 def _choices(argument: Argument) -> Iterator[str]:
     found = re.findall(r"Literal\[(.*?)\]", str(argument.hint))
     for group in found:
-        yield ", ".join(f"`{one.strip().strip(chr(39))}`" for one in group.split(","))
+        yield ", ".join(f"`{choice.strip().strip(chr(39))}`" for choice in group.split(","))
 
 
 def _sentence(text: str) -> str:

@@ -280,9 +280,9 @@ def measured(results: str) -> tuple[list[Measured], list[Figure]]:
 def page(found: list[Measured]) -> str:
     """docs/benchmarks.md."""
     rows = [
-        f"| {one.figure.work} | {one.figure.peer} | {one.ours:,g} | {one.theirs:,g} |"
-        f" {UNITS[one.figure.work]} | {_times(one.ratio)} | `{one.figure.section}` |"
-        for one in found
+        f"| {row.figure.work} | {row.figure.peer} | {row.ours:,g} | {row.theirs:,g} |"
+        f" {UNITS[row.figure.work]} | {_times(row.ratio)} | `{row.figure.section}` |"
+        for row in found
     ]
     table = "\n".join(
         [
@@ -343,24 +343,24 @@ def picture(found: list[Measured]) -> str:
             f'<text class="dim" x="{x:.0f}" y="{height - 6}" text-anchor="middle">{times}×</text>'
         )
     work = ""
-    for number, one in enumerate(found):
+    for number, row in enumerate(found):
         y = 34 + _ROW * number
-        if one.figure.work != work:
-            work = one.figure.work
+        if row.figure.work != work:
+            work = row.figure.work
             lines.append(f'<text x="8" y="{y + 14}">{html.escape(_short(work))}</text>')
-        reach = _SCALE * math.log10(max(one.ratio, 0.1))
+        reach = _SCALE * math.log10(max(row.ratio, 0.1))
         x, width = (_LEFT, reach) if reach >= 0 else (_LEFT + reach, -reach)
-        kind = "bar" if one.ratio >= 1 else "slow"
+        kind = "bar" if row.ratio >= 1 else "slow"
         lines.append(
             f'<text class="dim" x="{_LEFT - 34}" y="{y + 14}"'
-            f' text-anchor="end">{html.escape(one.figure.peer)}</text>'
+            f' text-anchor="end">{html.escape(row.figure.peer)}</text>'
         )
         lines.append(
             f'<rect class="{kind}" x="{x:.1f}" y="{y + 3}" width="{max(width, 1.5):.1f}"'
             f' height="{_ROW - 9}" rx="2"/>'
         )
         lines.append(
-            f'<text x="{max(x + width, _LEFT) + 6:.1f}" y="{y + 14}">{_times(one.ratio)}</text>'
+            f'<text x="{max(x + width, _LEFT) + 6:.1f}" y="{y + 14}">{_times(row.ratio)}</text>'
         )
     return "\n".join([*lines, "</svg>", ""])
 
@@ -372,9 +372,11 @@ def _short(work: str) -> str:
 
 
 def _times(ratio: float) -> str:
-    return (
-        f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×" if ratio >= 1.95 else f"{ratio:.2f}×"
-    )
+    if ratio >= 9.95:
+        return f"{ratio:.0f}×"
+    if ratio >= 1.95:
+        return f"{ratio:.1f}×"
+    return f"{ratio:.2f}×"
 
 
 if __name__ == "__main__":

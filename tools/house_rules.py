@@ -229,27 +229,29 @@ def check_loading(file: SourceFile) -> Iterator[Finding]:
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Call):
             calls.append(node)
-        elif isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch.serialization"):
-            aliases |= {alias.asname or alias.name for alias in node.names if alias.name == "load"}
-        elif isinstance(node, ast.Import):
-            aliases |= {
-                f"{alias.asname}.load"
-                for alias in node.names
-                if alias.name == "torch" and alias.asname
-            }
+        else:
+            aliases.update(_aliases_of_load(node))
     for call in calls:
         name = _dotted(call.func)
-        if (name in aliases or name.endswith("torch.serialization.load")) and not _says_true(
-            call, "weights_only"
-        ):
-            yield Finding(
-                file.path,
-                call.lineno,
-                "",
-                "torch.load without weights_only=True runs code from the file",
-            )
+        is_load = name in aliases or name.endswith("torch.serialization.load")
+        if is_load and not _says_true(call, "weights_only"):
+            text = "torch.load without weights_only=True runs code from the file"
+            yield Finding(file.path, call.lineno, "", text)
         if _says_true(call, "allow_pickle"):
-            yield Finding(file.path, call.lineno, "", "allow_pickle=True runs code from the file")
+            text = "allow_pickle=True runs code from the file"
+            yield Finding(file.path, call.lineno, "", text)
+
+
+def _aliases_of_load(node: ast.AST) -> Iterator[str]:
+    """Return what `torch.load` is called after an import."""
+    if isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch.serialization"):
+        for alias in node.names:
+            if alias.name == "load":
+                yield alias.asname or alias.name
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name == "torch" and alias.asname:
+                yield f"{alias.asname}.load"
 
 
 def check_opening(file: SourceFile) -> Iterator[Finding]:
@@ -418,7 +420,9 @@ def _is_abstract(node: ast.ClassDef) -> bool:
         for keyword in node.keywords
     ):
         return True
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = [
+        member for member in node.body if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return any(
         _last_name(decorator) == "abstractmethod"
         for method in methods

@@ -62,7 +62,8 @@ def habits(tree: ast.AST) -> Iterator[Habit]:
 def _assigns_unrelated_values(node: ast.Assign) -> bool:
     if len(node.targets) != 1:
         return False
-    target, value = node.targets[0], node.value
+    target = node.targets[0]
+    value = node.value
     if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
         return False
     is_swap = {ast.unparse(part) for part in target.elts} == {

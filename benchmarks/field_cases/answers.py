@@ -55,6 +55,14 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "reversed_text": frozenset({"garbled_text", "foreign_language"}),
     "underflow": frozenset({"precision"}),
     "clipped_each_micro_batch": frozenset({"accumulation"}),
+    # Answers of the third set, mapped before its sealed parts were run. `target_leak`,
+    # `constant_targets`, `blank_is_a_label`, `wrong_sign`, `coarse_positions`, `weight_decay`,
+    # `loss_sum`, `batch_size`, `resume_loss_weight` and `resume_gradients` stand for themselves.
+    "update_not_finite": frozenset({"bad_weights", "corrupted_weights"}),
+    "dead_units": frozenset({"gradient_reach", "no_gradient"}),
+    "negative_rate": frozenset({"rate_off_course", "learning_rate"}),
+    "resume_average": frozenset({"resume_weights", "stale_weights"}),
+    "resume_normaliser": frozenset({"resume_weights"}),
     # These had no name when they were written: each stands for itself.
     "broadcast": frozenset({"loss_inputs"}),
     "same_order": frozenset({"same_order"}),

@@ -17,10 +17,10 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -63,8 +63,8 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     payload = torch.frombuffer(bytearray(encode(value)), dtype=torch.uint8).to(device)
     length = torch.tensor([len(payload)], device=device)
     lengths = _all_gather(length, group)
-    payloads = _gather_bytes(payload, [int(one) for one in lengths], group)
-    return [decode(one.cpu().numpy().tobytes()) for one in payloads]
+    payloads = _gather_bytes(payload, [int(size) for size in lengths], group)
+    return [decode(sent.cpu().numpy().tobytes()) for sent in payloads]
 
 
 def _gather_bytes(
@@ -92,26 +92,50 @@ def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tenso
     Shapes may differ between ranks, names may not. A rank without tensors passes None; if no rank
     has any, the result is empty.
     """
+    own = tensors or {}
     if world_size() == 1:
-        return {name: [tensor] for name, tensor in (tensors or {}).items()}
-    own = {
-        name: tensor.to(communication_device()).contiguous()
-        for name, tensor in (tensors or {}).items()
-    }
-    header = {
-        name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        return {name: [tensor] for name, tensor in own.items()}
+    device = communication_device()
+    own = {name: tensor.to(device).contiguous() for name, tensor in own.items()}
+    form_of = {
+        name: (str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
         for name, tensor in own.items()
     }
-    headers = gather(header)
-    names = next((list(one) for one in headers if one), [])
+    forms_of_ranks: list[dict[str, Any]] = gather(form_of)
+    names = next((list(forms) for forms in forms_of_ranks if forms), [])
     gathered: dict[str, list[Tensor]] = {}
     for name in names:
+        forms = [_Form.read(forms[name]) if forms else _NO_TENSOR for forms in forms_of_ranks]
         raw = own[name].reshape(-1).view(torch.uint8) if name in own else None
-        kinds = [(getattr(torch, one[name][0]), one[name][1]) if one else None for one in headers]
-        sizes = [math.prod(kind[1]) * kind[0].itemsize if kind else 0 for kind in kinds]
-        parts = zip(_gather_bytes(raw, sizes), kinds, strict=True)
-        gathered[name] = [part.clone().view(kind[0]).view(kind[1]) for part, kind in parts if kind]
+        received = _gather_bytes(raw, [form.num_bytes for form in forms])
+        gathered[name] = [
+            part.clone().view(form.dtype).view(form.shape)
+            for part, form in zip(received, forms, strict=True)
+            if form is not _NO_TENSOR
+        ]
     return gathered
+
+
+class _Form(NamedTuple):
+    """What a rank must know to make a tensor of another rank's bytes."""
+
+    dtype: torch.dtype
+    shape: list[int]
+
+    @classmethod
+    def read(cls, sent: Sequence[Any]) -> "_Form":
+        """Read what a rank sent: the name of the dtype, and the shape."""
+        dtype, shape = sent
+        return cls(getattr(torch, dtype), shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+_NO_TENSOR: Final = _Form(torch.uint8, [0])
+"""The form of a rank that has no tensors."""
 
 
 def any_rank(flag: bool) -> bool:
@@ -242,7 +266,7 @@ def _missing_ranks() -> list[int]:
         deadline = time.monotonic() + _SIGN_IN_SECONDS
         missing = list(range(world))
         while missing and time.monotonic() < deadline:
-            missing = [one for one in missing if not store.check([f"sonde/broken/{one}"])]
+            missing = [rank for rank in missing if not store.check([f"sonde/broken/{rank}"])]
             time.sleep(0.05)
     except RuntimeError:
         return [0]  # the store lives on rank 0 and does not answer

@@ -44,8 +44,8 @@ from sonde.records.manifest import (
     INTERRUPTED,
     RUNNING,
     Manifest,
+    absolute_place,
     checkpoint_place,
-    checkpoints_at,
     new_run_id,
     place_given,
     read_manifest,
@@ -60,7 +60,7 @@ from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import SpikeRecorder, SpikeSettings
 from sonde.spikes.sample_judge import CountCharacters
 from sonde.spikes.spike_log import with_recorded_skips
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
 
@@ -170,9 +170,8 @@ class Run:
             hint="check the path and your permissions",
         ):
             disk.make_directories(self.layout.root, mode=0o777 if shared else 0o700)
-        with checkpoints_at(checkpoints):
-            self.checkpoint_place = checkpoint_place(self.layout.root, to_change=True)
-            outside = place_given()
+        outside = place_given() if checkpoints is None else absolute_place(checkpoints)
+        self.checkpoint_place = checkpoint_place(self.layout.root, outside, to_change=True)
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
         try:
@@ -257,7 +256,7 @@ class Run:
             given |= {"rank": self.rank, "world_size": self.world_size, "ledger": ledger}
             self._spikes = SpikeRecorder(self.records(SPIKES), **given)
             self._resources.callback(self._spikes.close)
-        elif any(one is not None for one in given.values()):
+        elif any(value is not None for value in given.values()):
             raise SettingError(
                 "the spike recorder of this run exists already",
                 cause="what it is made with counts at the first call of `run.spikes`",

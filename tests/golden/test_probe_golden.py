@@ -209,8 +209,10 @@ def test_pytorch_compares_with_mindspore(dump_path: Path) -> None:
     shared = [comparison for comparison in comparisons if comparison.by != "missing"]
     # MindSpore takes the maximum of a NaN vector for infinity. It also takes the norm of a negative
     # number for negative, which is no difference.
-    assert {one.key for one in shared if one.verdict == DIFFERENT} == {"nan.0.debug"}
-    assert "nest_grad.0.debug.acts.1.0" in {one.key for one in shared}
+    assert {comparison.key for comparison in shared if comparison.verdict == DIFFERENT} == {
+        "nan.0.debug"
+    }
+    assert "nest_grad.0.debug.acts.1.0" in {comparison.key for comparison in shared}
 
 
 @pytest.mark.parametrize("name", ["pt_stat", "pt_md5", "ms_stat"])
@@ -237,8 +239,8 @@ def test_a_dump_of_msprobe_1_3_is_compared_with_ours(dump_path: Path, tmp_path: 
         (x * x).sum().backward()
     debugger.close()
     compared = compare_dumps(theirs.parent, dump_path, Tolerance())
-    assert Counter(one.verdict for one in compared) == {SAME: 14, NOT_COMPARED: 11}
-    assert {one.key for one in compared if one.by == "missing"} == {
+    assert Counter(comparison.verdict for comparison in compared) == {SAME: 14, NOT_COMPARED: 11}
+    assert {comparison.key for comparison in compared if comparison.by == "missing"} == {
         "x_grad.0.pass1",
         *(f"nest_grad.0.pass1.{key}" for key in ("key1", "key2.0", "key2.1", "key2.2")),
     }

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import sonde
 from sonde.spikes.sample_watch import BITS
 from sonde.spikes.spike_log import read_spikes
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 _VOCABULARY = 8
 _ROWS = 32

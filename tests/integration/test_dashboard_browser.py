@@ -55,7 +55,7 @@ def test_a_million_steps_are_there_at_once_with_every_spike(
         heights = browser.evaluate(
             "[...document.querySelectorAll('#curves .panel:first-child .mark')].length"
         )
-        path = [_point(one) for one in re.split("[ML]", browser.evaluate(LOSS_LINE))[1:]]
+        path = [_point(piece) for piece in re.split("[ML]", browser.evaluate(LOSS_LINE))[1:]]
         drawn = sum(_stands_out(path, step) for step in spikes)
         # it is always there
         rss = (
@@ -75,7 +75,7 @@ def test_a_million_steps_are_there_at_once_with_every_spike(
             browser.wait_for(f"document.getElementById('sections') !== null && {DRAWN}")
         assert browser.complaints == []
         assert [
-            one for one in addresses(browser) if not one.startswith((address[0], "data:", "about:"))
+            url for url in addresses(browser) if not url.startswith((address[0], "data:", "about:"))
         ] == []
     finally:
         process.send_signal(signal.SIGINT)
@@ -236,9 +236,9 @@ def test_axe_finds_nothing_serious(page: Browser, server: DashboardServer, schem
             page.evaluate("axe.run().then((one) => JSON.stringify(one.violations))")
         )
         serious = [
-            (part, one["id"], one["nodes"][0]["html"][:200])
-            for one in found
-            if one["impact"] in ("serious", "critical") or one["id"] == "heading-order"
+            (part, violation["id"], violation["nodes"][0]["html"][:200])
+            for violation in found
+            if violation["impact"] in ("serious", "critical") or violation["id"] == "heading-order"
         ]
         assert serious == []
 

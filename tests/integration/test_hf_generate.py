@@ -179,8 +179,8 @@ def test_scores_of_given_targets_are_those_the_search_found(model: Any) -> None:
             adapter.next_logits(SOURCES), len(SOURCES), chosen, prompts=prompts
         )
     ]
-    scored = adapter.token_log_probs(SOURCES, [one.tokens for one in found], start)
-    for one, token_scores in zip(found, scored, strict=True):
+    scored = adapter.token_log_probs(SOURCES, [hypothesis.tokens for hypothesis in found], start)
+    for hypothesis, token_scores in zip(found, scored, strict=True):
         torch.testing.assert_close(
-            torch.tensor(one.token_scores), torch.tensor(token_scores), atol=1e-4, rtol=1e-4
+            torch.tensor(hypothesis.token_scores), torch.tensor(token_scores), atol=1e-4, rtol=1e-4
         )

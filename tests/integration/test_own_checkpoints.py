@@ -3,6 +3,7 @@ too.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from sonde.records.journal import read_steps
 from sonde.records.replay_order import ReplayOrder, launch
 
 SCRIPT = Path(__file__).parents[1] / "checkpointing_script.py"
+HOSTS = Path(__file__).parents[1] / "checkpointing_hosts.py"
 LAST = 47
 """The step after which the training is killed; it has saved every ten steps."""
 
@@ -75,5 +77,27 @@ def test_parts_of_a_model_are_replayed_from_a_distributed_checkpoint(tmp_path: P
     resume = ["--resume", str(tmp_path / "out" / "step-30")]
     found = replayed(tmp_path, 44, "--shard", *resume, num_ranks=2)
     assert found["from_step"] == 30
+    assert found["reproduced"] is True
+    assert not [text for text in found["differences"] if "loss" in text or "gradient" in text]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("host", "checkpoint"), [("huggingface", "checkpoint-20"), ("lightning", "step=20.ckpt")]
+)
+def test_a_host_is_replayed_from_its_own_checkpoints_after_kill_9(
+    host: str, checkpoint: str, tmp_path: Path
+) -> None:
+    words = [sys.executable, str(HOSTS), host, str(tmp_path / "run"), str(tmp_path / "out")]
+    last = [*words, "--kill-at", str(LAST)]
+    done = subprocess.run(last, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert LAST in read_steps(tmp_path / "run").by_number, done.stderr[-3000:]
+    assert not (tmp_path / "run" / "flight" / "states").exists()
+    # The third last checkpoint: every step since is made again and compared.
+    resume = ["--resume", str(tmp_path / "out" / checkpoint)]
+    order = ReplayOrder(run=str(tmp_path / "run"), verb="replay", step=LAST)
+    found = launch(order, [*words, *resume], None)["replay"]["replay"]
+    assert found["from_step"] == 20
     assert found["reproduced"] is True
     assert not [text for text in found["differences"] if "loss" in text or "gradient" in text]

@@ -103,7 +103,7 @@ def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     base: BaseRun, tmp_path: Path, kind: str
 ) -> None:
     run = tmp_path / "run"
-    usual = max(one.loss for one in list(read_steps(base.directory).by_number.values())[-60:])
+    usual = max(record.loss for record in list(read_steps(base.directory).by_number.values())[-60:])
     planted = plant(kind, base, tmp_path, seed=0)
     verdict = verdict_of(run, planted.step)
     write_verdict(run, verdict)
@@ -113,8 +113,8 @@ def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     apply_rollback(plan)
     assert sonde([*plan.command[1:], "--max-updates", str(base.last + 20)]) == 0
     losses = [
-        one.loss
-        for step, one in read_steps(run).by_number.items()
+        record.loss
+        for step, record in read_steps(run).by_number.items()
         if base.last < step <= base.last + 20
     ]
     assert max(losses) < 1.5 * usual

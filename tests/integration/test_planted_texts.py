@@ -144,7 +144,9 @@ def _sentences() -> tuple[Texts, list[int]]:
     sentences = iter(translated_sentences(7_000, seed=7))
     dice = random.Random(3)
     pairs = [list(islice(sentences, dice.randint(1, 3))) for _ in range(3_000)]
-    source, target = ([" ".join(one[side] for one in pair) for pair in pairs] for side in (0, 1))
+    source, target = (
+        [" ".join(sentence[side] for sentence in pair) for pair in pairs] for side in (0, 1)
+    )
     cut = [
         place
         for place, text in enumerate(source)

@@ -27,7 +27,8 @@ from rank_group import run_ranks
 from tiny_training import Regression, events, make_trainer, standing_log, weights
 from torch import Tensor
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.compat.nemo.evaluator import EvaluatorCallback
 from sonde.run import Run
 from sonde.spikes.ledger_log import read_ledger

@@ -75,9 +75,9 @@ def losses(run: Path) -> dict[int, float]:
     """The training loss by update; a later record of the same update stands for it."""
     found = records(run, "log")
     return {
-        one["step"][1]: one["data"]["train.loss"]
-        for one in found
-        if "train.loss" in one.get("data", {})
+        record["step"][1]: record["data"]["train.loss"]
+        for record in found
+        if "train.loss" in record.get("data", {})
     }
 
 
@@ -163,7 +163,7 @@ def test_sigterm_saves_on_all_ranks_and_only_rank_0_speaks(corpus: Path, tmp_pat
         rank: [record for record in records(run, "events", rank) if record["event"] == "stop"]
         for rank in (0, 1)
     }
-    assert [one["reason"] for one in stops[0] + stops[1]] == ["SIGTERM was received"] * 2
+    assert [stop["reason"] for stop in stops[0] + stops[1]] == ["SIGTERM was received"] * 2
     assert stops[0][0]["step"] == stops[1][0]["step"]
     assert (run / "checkpoints" / f"step-{stops[0][0]['step']:012d}").is_dir()
     lines = [line for line in out.splitlines() if "train.loss" in line]

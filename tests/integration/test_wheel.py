@@ -223,7 +223,7 @@ def test_the_constraints_pin_everything_that_a_contributor_installs(tmp_path: Pa
         )
     )
     installed = {
-        _plain(one["metadata"]["name"]) for one in json.loads(report.read_text())["install"]
+        _plain(package["metadata"]["name"]) for package in json.loads(report.read_text())["install"]
     }
     pins = [line for line in (PROJECT / "constraints.txt").read_text().splitlines() if "==" in line]
     # torch's own CUDA parts come or not, by machine; torch states their versions.

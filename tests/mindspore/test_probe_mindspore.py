@@ -169,5 +169,7 @@ def test_its_dump_compares_with_pytorchs(dump_path: Path) -> None:
     comparisons = compare_dumps(GOLDEN / "pt_stat", dump_path, Tolerance())
     shared = [comparison for comparison in comparisons if comparison.by != "missing"]
     # msprobe's negative norm
-    assert {one.key for one in shared if one.verdict == DIFFERENT} == {"scalar0d.0.debug"}
+    assert {comparison.key for comparison in shared if comparison.verdict == DIFFERENT} == {
+        "scalar0d.0.debug"
+    }
     assert len(shared) > 20

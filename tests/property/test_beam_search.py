@@ -91,22 +91,22 @@ def naive_search(
     while True:
         length = len(opened[0].tokens) + 1
         candidates = [
-            Open(one.total + log_prob, (*one.tokens, token))
-            for one in opened
+            Open(hypothesis.total + log_prob, (*hypothesis.tokens, token))
+            for hypothesis in opened
             for token, log_prob in enumerate(
-                allowed_log_probs(scorer, sentence, one.tokens, chosen)
+                allowed_log_probs(scorer, sentence, hypothesis.tokens, chosen)
             )
             if log_prob > -math.inf
         ]
-        candidates = sorted(candidates, key=lambda one: -one.total)[: 2 * beam]
-        for rank, one in enumerate(candidates):
+        candidates = sorted(candidates, key=lambda candidate: -candidate.total)[: 2 * beam]
+        for rank, candidate in enumerate(candidates):
             cut = chosen.stop == "hf" and length == chosen.max_len
             if (
                 rank < beam
-                and (one.tokens[-1] == EOS or cut)
+                and (candidate.tokens[-1] == EOS or cut)
                 and (chosen.stop != "fairseq" or len(ended) < size)
             ):
-                ended.append((one.total / length**chosen.length_penalty, one.tokens))
+                ended.append((candidate.total / length**chosen.length_penalty, candidate.tokens))
         ended = sorted(ended, reverse=True)[:size]
         opened = [candidate for candidate in candidates if candidate.tokens[-1] != EOS][:beam]
         at_limit = length >= (chosen.max_len if chosen.stop == "hf" else chosen.max_len + 1)
@@ -151,13 +151,17 @@ def check_against_naive(scorer: Scorer, chosen: SearchSettings, num_sentences: i
     found = beam_search(scorer, num_sentences, chosen)
     for sentence in range(num_sentences):
         expected = naive_search(scorer, sentence, chosen)
-        assert [tuple(one.tokens) for one in found[sentence]] == [tokens for _, tokens in expected]
-        for one, (score, tokens) in zip(found[sentence], expected, strict=True):
-            assert math.isclose(one.score, score, abs_tol=1e-4)
+        assert [tuple(hypothesis.tokens) for hypothesis in found[sentence]] == [
+            tokens for _, tokens in expected
+        ]
+        for hypothesis, (score, tokens) in zip(found[sentence], expected, strict=True):
+            assert math.isclose(hypothesis.score, score, abs_tol=1e-4)
             assert math.isclose(
-                sum(one.token_scores) / len(tokens) ** chosen.length_penalty, score, abs_tol=1e-4
+                sum(hypothesis.token_scores) / len(tokens) ** chosen.length_penalty,
+                score,
+                abs_tol=1e-4,
             )
-            assert one.ended == (tokens[-1] == EOS)
+            assert hypothesis.ended == (tokens[-1] == EOS)
 
 
 @pytest.mark.slow
@@ -213,7 +217,7 @@ def test_a_beam_that_holds_every_prefix_equals_brute_force(
                 everything.append((total / (length + 1) ** length_penalty, [*body, EOS]))
     everything.sort(reverse=True)
     found = beam_search(scorer, 1, chosen)[0]
-    assert [one.tokens for one in found] == [tokens for _, tokens in everything[:3]]
+    assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in everything[:3]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,7 +233,7 @@ def test_beam_one_is_greedy(chosen: SearchSettings, seed: int) -> None:
                 break
             tokens = (*tokens, log_probs.index(max(log_probs)))
         is_whole = EOS in tokens or (chosen.stop == "hf" and len(tokens) == limit)
-        assert [one.tokens for one in found] == ([list(tokens)] if is_whole else [])
+        assert [hypothesis.tokens for hypothesis in found] == ([list(tokens)] if is_whole else [])
 
 
 @settings(max_examples=30, deadline=None)
@@ -244,6 +248,6 @@ def test_a_sentence_does_not_feel_its_neighbours(
 
     together = beam_search(scorer, 5, chosen)
     reordered = beam_search(shuffled, 5, chosen)
-    assert [[one.tokens for one in reordered[i]] for i in range(5)] == [
+    assert [[hypothesis.tokens for hypothesis in reordered[i]] for i in range(5)] == [
         [o.tokens for o in together[s]] for s in order
     ]

@@ -112,7 +112,9 @@ def test_throttling_keeps_the_sum(values: list[float], every_n: int) -> None:
     ]
     out += pace.take()
     weights = [min(every_n, len(values) - start) for start in range(0, len(values), every_n)]
-    total = math.fsum(weight * one["data"]["x"] for weight, one in zip(weights, out, strict=True))
+    total = math.fsum(
+        weight * written["data"]["x"] for weight, written in zip(weights, out, strict=True)
+    )
     assert math.isclose(
         total, math.fsum(values), rel_tol=1e-6, abs_tol=1e-6 * max(map(abs, values), default=1.0)
     )

@@ -84,7 +84,10 @@ class Oracle:
             OracleLevel(None) if name is None else self.named.setdefault(name, OracleLevel(name))
         )
         before = self.stack
-        self.stack = [level] if new_root else [*before, *([] if level in before else [level])]
+        if new_root:
+            self.stack = [level]
+        elif level not in before:
+            self.stack = [*before, level]
         self.run(body)
         self.stack = before
         if name is None:

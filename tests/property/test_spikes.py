@@ -81,15 +81,18 @@ INFOS = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,9}){4}", fullmatch=True)
 def test_a_line_comes_back_as_it_was_and_its_worst_sample_leads(
     samples: list[tuple[float, str]], loss: float, iteration: int
 ) -> None:
-    fields = [joined([one for one, _ in samples], ","), joined([info for _, info in samples], ",")]
+    fields = [
+        joined([loss for loss, _ in samples], ","),
+        joined([info for _, info in samples], ","),
+    ]
     text = "\t".join(["2026-01-02 03:04:05", str(iteration), str(loss), *fields]) + "\n"
     _, read_iteration, read_loss, losses, infos = read_line(text.encode(), b"\t")
     assert (read_iteration, repr(read_loss)) == (iteration, repr(loss))
     ranked = all_samples(losses, infos, b",")
     assert sorted(map(repr, ranked)) == sorted(map(repr, samples))
     assert repr(ranked[0]) == repr(worst_sample(losses, infos, b","))
-    if not any(math.isnan(one) for one, _ in samples):
-        assert ranked[0][0] == max(one for one, _ in samples)
+    if not any(math.isnan(loss) for loss, _ in samples):
+        assert ranked[0][0] == max(loss for loss, _ in samples)
 
 
 @given(st.text(max_size=80))

@@ -57,11 +57,11 @@ def test_every_step_of_a_workflow_is_a_make_target_that_exists() -> None:
     ]
     assert len(steps) >= 7
     called = [
-        step.removeprefix("make ").replace("${{ matrix.torch }}", one)
+        step.removeprefix("make ").replace("${{ matrix.torch }}", release)
         for step in steps
-        for one in ("oldest", "newest")
+        for release in ("oldest", "newest")
     ]
-    assert [one for one in called if one not in known] == []
+    assert [target for target in called if target not in known] == []
 
 
 def test_the_citation_is_of_this_version() -> None:

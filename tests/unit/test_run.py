@@ -341,7 +341,9 @@ def test_a_directory_deleted_during_the_run_stops_nobody(
 
 
 def test_two_processes_that_start_in_one_directory_at_once_are_told_apart(directory: Path) -> None:
-    (go, start), (results, tell), (over, end) = os.pipe(), os.pipe(), os.pipe()
+    go, start = os.pipe()
+    results, tell = os.pipe()
+    over, end = os.pipe()
 
     def begin() -> None:
         os.close(start)

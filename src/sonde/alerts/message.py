@@ -47,9 +47,12 @@ class Alert:
     def text(self) -> str:
         """Return the alert as a few lines of plain text."""
         lines = [f"sonde: step {self.step:,}, {self.kind}. {self.title}"]
-        lines += [f"cause: {self.cause}"] if self.cause else []
-        lines += [f"row: {self.row}"] if self.row else []
-        lines += [f"run: {self.path} on {self.host}"] if self.path else []
+        if self.cause:
+            lines.append(f"cause: {self.cause}")
+        if self.row:
+            lines.append(f"row: {self.row}")
+        if self.path:
+            lines.append(f"run: {self.path} on {self.host}")
         if self.num_held_back:
             lines.append(f"({self.num_held_back:,} more were held back since the last message)")
         return "\n".join(lines)

@@ -1,11 +1,11 @@
 from sonde.callbacks.base import Callback as Callback
-from sonde.callbacks.base import Context as Context
 from sonde.callbacks.base import Order as Order
+from sonde.callbacks.context import Context as Context
+from sonde.callbacks.learning_rate import LearningRateCallback as LearningRateCallback
 from sonde.callbacks.nan_guard import NanGuard as NanGuard
-from sonde.callbacks.periodic import LearningRateCallback as LearningRateCallback
-from sonde.callbacks.periodic import ThroughputCallback as ThroughputCallback
 from sonde.callbacks.progress import ProgressCallback as ProgressCallback
 from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
+from sonde.callbacks.throughput import ThroughputCallback as ThroughputCallback
 from sonde.compat.nemo.checkpoint import CheckpointCallback as CheckpointCallback
 from sonde.compat.nemo.evaluator import EvaluatorCallback as EvaluatorCallback
 from sonde.compat.nemo.loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback

@@ -37,14 +37,12 @@ method.
 
 import enum
 import logging
-import os
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from sonde.checkpoint.folder import Keep
+from sonde.callbacks.context import Context
 from sonde.errors import SettingError, did_you_mean
 
 _logger = logging.getLogger("sonde")
@@ -60,130 +58,6 @@ class Order(enum.IntEnum):
     """For callbacks that ask for checkpoints."""
     LOG = 2
     """For callbacks that log what happened."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointPlan:
-    """Where checkpoints are, and which ones are kept."""
-
-    folder: Path | str
-    """The folder, or its URL, that checkpoints are saved to."""
-    load_from: str | os.PathLike[str] | None = None
-    """Where the first start restores from; None means `folder`."""
-    must_load: bool = False
-    """Whether it is an error if nothing can be restored."""
-    saves: bool = True
-    """Whether to save at all; False only restores."""
-    keep: Keep = field(default_factory=Keep)
-    """Which checkpoints to keep."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Context:
-    """What a callback may see and ask for. Read-only: only the trainer changes the values.
-
-    One object lives for a whole training; its values are valid during the call.
-    """
-
-    rank: int = 0
-    """The rank of this process."""
-    world_size: int = 1
-    """The number of ranks."""
-    run_directory: Path | None = None
-    """The run directory, if the training has one."""
-    step: int = 0
-    """Updates made so far: 0 before the first, 1 at the end of the first step."""
-    epoch: int = 1
-    """The current epoch, starting at 1."""
-    num_epochs_done: int = 0
-    """Completed epochs."""
-    lr: float = 0.0
-    """The learning rate of the last update."""
-    tensors: Mapping[str, Any] = field(default_factory=dict)
-    """The task's named values for the last micro-batch, always including `loss`."""
-    weight: Any = 0
-    """Target tokens of the last update, over all ranks."""
-    grad_norm: Any = None
-    """Global gradient norm of the last update before clipping; None if it was not computed."""
-    step_seconds: float = 0.0
-    """Wall time of the last update in seconds."""
-    logged: Mapping[str, float] = field(default_factory=dict)
-    """Values that the task logged in the last update (`metrics.log_scalar`), by name.
-
-    A callback can add values in the same way in `on_step_end`; they then appear in the log and in
-    the update's record."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Results of the evaluation, or of the last one at other hooks."""
-    outputs: Sequence[Any] = ()
-    """The task's outputs in the last update on this rank: a `StepOutput` for each micro-batch, with
-    the ids and losses of its samples.
-    """
-    distrusted: str | None = None
-    """Why the weights are suspect; None if they are not."""
-    checkpoint_plan: CheckpointPlan | None = None
-    """The checkpoint plan that a callback has set, if any."""
-    requests: dict[str, str] = field(default_factory=dict)
-    """Pending requests with their reasons."""
-    closing: list[Any] = field(default_factory=list)
-    """Resources to close at the end."""
-
-    def show(self, **values: Any) -> None:
-        """Change the visible values. For the trainer only."""
-        self.__dict__.update(values)
-
-    def distrust(self, reason: str | None) -> None:
-        """Mark checkpoints from now on as suspect, so that they do not replace good ones; None ends
-        this.
-        """
-        self.show(distrusted=reason)
-
-    def plan_checkpoints(self, plan: CheckpointPlan) -> None:
-        """In `on_setup`: set where to restore from and save to. The trainer then saves on request
-        and at the end.
-        """
-        if self.checkpoint_plan is not None:
-            raise SettingError(
-                f"two callbacks say where checkpoints are: {self.checkpoint_plan.folder} and"
-                f" {plan.folder}",
-                hint="use one CheckpointCallback",
-            )
-        self.show(checkpoint_plan=plan)
-
-    def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """In `on_evaluation_end`: add results to the evaluation. The next checkpoint includes
-        them.
-        """
-        self.show(metrics={**self.metrics, **metrics})
-
-    def close_at_end(self, resource: Any) -> None:
-        """Have `resource.close()` called once on rank 0, after the last hook of every callback.
-        None is ignored.
-        """
-        if (
-            self.rank == 0
-            and resource is not None
-            and not any(resource is other for other in self.closing)
-        ):
-            self.closing.append(resource)
-
-    def ask_to_stop(self, reason: str) -> None:
-        """End the run after this step, with an evaluation and a checkpoint."""
-        self.requests.setdefault("stop", reason)
-
-    def ask_to_give_up(self, reason: str) -> None:
-        """End the run after this step without an evaluation or a checkpoint, because its state is
-        not worth keeping.
-        """
-        self.requests.setdefault("stop", reason)
-        self.requests.setdefault("give up", reason)
-
-    def ask_to_save(self, reason: str = "asked") -> None:
-        """Save a checkpoint after this step."""
-        self.requests.setdefault("save", reason)
-
-    def ask_to_evaluate(self, reason: str = "asked") -> None:
-        """Evaluate after this step."""
-        self.requests.setdefault("evaluate", reason)
 
 
 class Callback(ABC):

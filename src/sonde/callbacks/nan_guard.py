@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import Context
 from sonde.errors import check_at_least
 
 _logger = logging.getLogger("sonde")

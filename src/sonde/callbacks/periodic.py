@@ -1,10 +1,9 @@
-"""Callbacks that log every few updates: the learning rate, the throughput, and their base class.
+"""The base class of callbacks that log every few updates, and what they need to pick values.
 
 A value is selected by its name or by a handle, which is anything with a `name`. User functions get
 tensors, whatever the task returned: `values[0].item()` works for a float too.
 """
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -14,10 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.errors import SettingError, check_at_least, did_you_mean
-
-_logger = logging.getLogger("sonde")
 
 
 class PeriodicCallback(Callback, ABC):
@@ -77,54 +75,6 @@ class PeriodicCallback(Callback, ABC):
         if self.writer is not None:
             for tag, number in numbers.items():
                 self.writer.add_scalar(tag, as_number(number), context.step)
-
-
-class LearningRateCallback(PeriodicCallback):
-    """Writes the learning rate (`param/lr`) of the update just made, after the first and every
-    `step_freq`, on rank 0.
-    """
-
-    def log(self, context: Context) -> None:
-        """Write the learning rate."""
-        self.write(context, {"param/lr": context.lr})
-        if self.writer is None:
-            _logger.info("step %d: learning rate %.6g", context.step, context.lr)
-
-
-class ThroughputCallback(PeriodicCallback):
-    """Writes steps and target tokens per second over all ranks since the last report, on rank 0.
-
-    They count by wall time, which includes evaluation and saving.
-    """
-
-    def on_run_start(self, context: Context) -> None:
-        """Start the clock."""
-        super().on_run_start(context)
-        self._start()
-
-    def on_step_end(self, context: Context) -> None:
-        """Count the update, and write the throughput if it is due."""
-        self._num_steps += 1
-        self._num_tokens += as_number(context.weight)
-        if context.step % self._step_freq == 0:
-            self.log(context)
-
-    def log(self, context: Context) -> None:
-        """Write the throughput, and count anew."""
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        steps = self._num_steps / seconds
-        tokens = self._num_tokens / seconds
-        self.write(
-            context, {"throughput/steps_per_second": steps, "throughput/tokens_per_second": tokens}
-        )
-        if self.writer is None:
-            _logger.info("step %d: %.2f steps/s, %.0f tokens/s", context.step, steps, tokens)
-        self._start()
-
-    def _start(self) -> None:
-        self._started = time.monotonic()
-        self._num_steps = 0
-        self._num_tokens = 0.0
 
 
 def names_of(tensors: object) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sonde.callbacks.base import Context
+from sonde.callbacks.context import Context
 from sonde.callbacks.periodic import PeriodicCallback, as_number
 from sonde.errors import check_at_least
 

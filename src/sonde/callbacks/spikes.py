@@ -13,14 +13,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.data.datasets import BlockDataset, PairDataset
 from sonde.data.directory import DataDirectory
 from sonde.errors import SondeError
 from sonde.run import Run
 from sonde.spikes.bits_watch import CharacterCounts
 from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.spike_records import StepDetails, StepEntry
+from sonde.spikes.step_entry import StepDetails, StepEntry
 
 _logger = logging.getLogger("sonde")
 

@@ -75,7 +75,7 @@ def join_state(
 ) -> Any:
     """Rebuild the state that `split_state` took apart."""
     if isinstance(document, list):
-        return [join_state(item, tensors, sharded) for item in document]
+        return [join_state(child, tensors, sharded) for child in document]
     if not isinstance(document, dict):
         return document
     for mark, found in ((_TENSOR, tensors), (_SHARDED, sharded)):
@@ -85,8 +85,8 @@ def join_state(
                 raise DamagedFile(f"the checkpoint lacks the tensor {name!r}")
             return found[name]
     if document.keys() == {_TUPLE}:
-        return tuple(join_state(item, tensors, sharded) for item in document[_TUPLE])
-    return {key: join_state(item, tensors, sharded) for key, item in document.items()}
+        return tuple(join_state(child, tensors, sharded) for child in document[_TUPLE])
+    return {key: join_state(child, tensors, sharded) for key, child in document.items()}
 
 
 class Parts(NamedTuple):
@@ -113,12 +113,14 @@ def _split(value: Any, place: str, parts: Parts, names: dict[tuple[object, ...],
                 f" {', '.join(sorted(_RESERVED))}"
             )
         return {
-            key: _split(item, f"{place}/{key}".lstrip("/"), parts, names)
-            for key, item in value.items()
+            key: _split(child, f"{place}/{key}".lstrip("/"), parts, names)
+            for key, child in value.items()
         }
     if type(value) in (list, tuple):
-        items = [_split(item, f"{place}/{index}", parts, names) for index, item in enumerate(value)]
-        return {_TUPLE: items} if type(value) is tuple else items
+        children = [
+            _split(child, f"{place}/{index}", parts, names) for index, child in enumerate(value)
+        ]
+        return {_TUPLE: children} if type(value) is tuple else children
     raise SettingError(
         f"{place} is a {type(value).__name__}, which a checkpoint cannot hold",
         cause="a checkpoint is plain data and tensors; objects would have to be pickled",

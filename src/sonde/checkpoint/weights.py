@@ -99,10 +99,10 @@ def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor if name in sums else tensor.double()
         last = weights
-    return {
-        name: (sums[name] / len(checkpoints)).to(tensor.dtype) if name in sums else tensor
-        for name, tensor in last.items()
-    }
+    averaged = dict(last)
+    for name, total in sums.items():
+        averaged[name] = (total / len(checkpoints)).to(last[name].dtype)
+    return averaged
 
 
 def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path | str:

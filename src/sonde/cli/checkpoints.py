@@ -12,7 +12,7 @@ from sonde.checkpoint.folder import CheckpointFolder, Keep
 from sonde.cli.terminal import needs, print_rows, tell
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoint_place, checkpoints_at, read_manifest
+from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.report import wording
 
 
@@ -43,8 +43,7 @@ def checkpoints(
     json
         Print one JSON document instead of a table.
     """
-    with checkpoints_at(checkpoints):
-        folder = _folder_of(run, to_change=prune is not None or average is not None)
+    folder = _folder_of(run, checkpoints, to_change=prune is not None or average is not None)
     removed: list[int] = []
     if prune is not None:
         if prune < 1:
@@ -73,12 +72,12 @@ def checkpoints(
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
+def _folder_of(run: Path, given: str | None, *, to_change: bool) -> CheckpointFolder:
+    """Return the checkpoints of a run, or a folder of checkpoints by itself."""
     layout = RunLayout(run)
     if layout.manifest.is_file():
-        return CheckpointFolder(
-            checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id
-        )
+        place = checkpoint_place(run, given, to_change=to_change)
+        return CheckpointFolder(place, run_id=read_manifest(run).run_id)
     folder = CheckpointFolder(run)
     if not folder.steps():
         hint = "give the directory of a run, or a folder of checkpoints"
@@ -118,6 +117,10 @@ def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]
 
 def _cells(row: dict[str, Any], *, verify: bool) -> tuple[object, ...]:
     loss = (row.get("metrics") or {}).get("loss")
-    state = "; ".join(row["problems"]) or row.get("distrusted") or ("verified" if verify else "")
-    style = "red" if row["problems"] else "yellow" if row.get("distrusted") else ""
-    return row["step"], wording.size(row["num_bytes"]), loss, Text(str(state), style=style)
+    if row["problems"]:
+        state = Text("; ".join(row["problems"]), style="red")
+    elif row.get("distrusted"):
+        state = Text(str(row["distrusted"]), style="yellow")
+    else:
+        state = Text("verified" if verify else "")
+    return row["step"], wording.size(row["num_bytes"]), loss, state

@@ -63,10 +63,9 @@ def compare(
     """
     comparisons = dumps.compare_dumps(a, b, dumps.Tolerance(relative=rtol, absolute=atol))
     first = dumps.first_difference(comparisons)
-    counts = {
-        verdict: sum(comparison.verdict == verdict for comparison in comparisons)
-        for verdict in _STYLES
-    }
+    counts = dict.fromkeys(_STYLES, 0)
+    for comparison in comparisons:
+        counts[comparison.verdict] += 1
     listed = [
         dataclasses.asdict(comparison)
         for comparison in comparisons
@@ -87,17 +86,18 @@ def compare(
                 "detail",
             )
             styled = [
-                {**one, "verdict": Text(one["verdict"], style=_STYLES[one["verdict"]])}
-                for one in listed
+                {**row, "verdict": Text(row["verdict"], style=_STYLES[row["verdict"]])}
+                for row in listed
             ]
-            print_rows(console, columns, (one.values() for one in styled))
+            print_rows(console, columns, (row.values() for row in styled))
             console.print()
         console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         if first is not None:
-            place = " ".join(
-                part for part in (f"step {first.step}" if first.step else "", first.process) if part
-            )
-            sentence = f"first difference: {first.key or 'the whole dump'} {place}: {first.detail}"
+            parts = [first.key or "the whole dump"]
+            if first.step:
+                parts.append(f"step {first.step}")
+            parts.append(first.process)
+            sentence = f"first difference: {' '.join(parts).rstrip()}: {first.detail}"
             console.print(Text(sentence, style="red"))
 
     document = {
@@ -193,23 +193,21 @@ class LogComparison:
         """Number of steps at which only one of the two is finite, a difference that no error can
         express.
         """
-        self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[
-            both
-        ]
+        numbers = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)
+        self.steps = numbers[both]
         """The common steps; one row each if steps are lists."""
         self.num_steps = len(self.steps)
-        self.a, self.b = smoothed(raw_a[both], window), smoothed(raw_b[both], window)
+        self.a = smoothed(raw_a[both], window)
+        self.b = smoothed(raw_b[both], window)
         self.absolute = np.abs(self.a - self.b)
         with np.errstate(divide="ignore", invalid="ignore"):
             self.relative = np.where(self.absolute == 0, 0.0, self.absolute / np.abs(self.a))
         """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite
         otherwise.
         """
-        means = [
-            float(errors.sum()) / max(self.num_steps, 1)
-            for errors in (self.absolute, self.relative)
-        ]
-        self.mean_absolute, self.mean_relative = means
+        divisor = max(self.num_steps, 1)
+        self.mean_absolute = float(self.absolute.sum()) / divisor
+        self.mean_relative = float(self.relative.sum()) / divisor
         self.max_absolute = float(self.absolute.max(initial=0.0))
         self.max_relative = float(self.relative.max(initial=0.0))
         self.worst = int(self.absolute.argmax()) if self.num_steps else 0
@@ -274,11 +272,11 @@ def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -
     console.print()
     # Spread evenly over the run, with both ends and the worst step.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
-    shown = sorted({*spread, comparison.worst}) if rows else []
-    styles = {comparison.worst: "" if agree else "red"}
-    cells = (
-        [Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown
-    )
+    cells = []
+    for number in sorted({*spread, comparison.worst}) if rows else ():
+        is_bad = number == comparison.worst and not agree
+        style = "red" if is_bad else ""
+        cells.append([Text(number_text(value), style=style) for value in rows[number]])
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
 
 

@@ -145,7 +145,7 @@ class _ScreenNarrator:
             print_sample(
                 self._console, Text(wording.visible(sample.source_text), style="dim"), 2 * _INDENT
             )
-        print_sample(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
+        print_sample(self._console, odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: Path, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""
@@ -165,17 +165,21 @@ class _ScreenNarrator:
         self._console.print(Text(f"Open {report} in a browser.", style="bold"), soft_wrap=True)
 
 
-def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
+def odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
+    """Return the text of a sample from shortly before it becomes odd, coloured by loss: where most
+    of the next few tokens have twice the loss of calm steps. It is as it is without losses.
+    """
     losses = sample.ranked.token_losses
     if not losses or len(losses) != len(sample.token_texts) or calm_loss is None:
         return Text(wording.visible(sample.text[:_SHOWN_CHARACTERS]))
+    # `not <`: a loss that is not a number is as odd as can be
     is_odd = [not loss < 2 * calm_loss for loss in losses]
-    runs = [sum(is_odd[place : place + _CONTEXT_TOKENS]) for place in range(len(is_odd))]
-    first = max(
-        0,
-        next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0)
-        - _CONTEXT_TOKENS,
-    )
+    begin = 0
+    for place in range(len(is_odd)):
+        if sum(is_odd[place : place + _CONTEXT_TOKENS]) > _CONTEXT_TOKENS // 2:
+            begin = place
+            break
+    first = max(0, begin - _CONTEXT_TOKENS)
     shown = coloured(map(wording.visible, sample.token_texts[first:]), losses[first:], calm_loss)
     cut = "…" if len(shown) > _SHOWN_CHARACTERS else ""
     return Text("…" if first else "").append_text(shown[:_SHOWN_CHARACTERS]).append(cut)

@@ -219,9 +219,10 @@ def _show_evidence(console: Console, cause: Cause, *, indent: int) -> None:
 
 
 def _show_suspect(console: Console, suspect: Suspect) -> None:
-    loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
-    where = ", ".join([*wording.origin(suspect, suspect), *loss])
-    print_indented(console, Text(where, style="yellow"), 2)
+    facts = wording.origin(suspect, suspect)
+    if suspect.loss is not None:
+        facts.append(f"loss {suspect.loss:.3g}")
+    print_indented(console, Text(", ".join(facts), style="yellow"), 2)
     if suspect.text:
         print_first_words(console, wording.visible(suspect.text), 4)
 
@@ -241,7 +242,11 @@ def _show_advice(console: Console, verdict: Verdict, run: Path) -> None:
 
 
 def _style(confidence: float) -> str:
-    return "bold red" if confidence >= _SURE else "yellow" if confidence >= _LIKELY else "dim"
+    if confidence >= _SURE:
+        return "bold red"
+    if confidence >= _LIKELY:
+        return "yellow"
+    return "dim"
 
 
 def rollback(

@@ -4,9 +4,12 @@
 last records of a run, then each new one as it is written.
 """
 
+import math
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from sonde.log.backend import LOG, METADATA
 from sonde.log.backends.stdout import value_text
 from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
-from sonde.log.series import read_columns, series_of
+from sonde.log.series import LogColumns, read_columns, series_of
 from sonde.records.catalog import DAMAGED, summarise_run
 from sonde.records.columns import Series
 from sonde.records.files import open_regular
@@ -57,108 +60,185 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             "no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json"
         )
     logs = {source: summarise(source) for source in sources}
-    for source, found in logs.items():
-        if not found["num_records"]:
-            cause = damage_text(found["num_bad"]) if found["num_bad"] else "it is empty"
+    for source, summary in logs.items():
+        if not summary.num_records:
+            cause = damage_text(summary.num_bad) if summary.num_bad else "it is empty"
             raise SettingError(f"there are no records in {source}", cause=cause)
     if csv and not json:
-        metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]
-        rows = [[source, *(metric[name] for name in _COLUMNS)] for source, metric in metrics]
-        print_csv([["run", *_COLUMNS], *rows])
+        rows = [["run", *_COLUMNS]]
+        for source, summary in logs.items():
+            for metric in summary.metrics:
+                rows += [[source, *picked(metric, *_COLUMNS).values()]]
+        print_csv(rows)
         return
-    formats = {source: one.pop("formats") for source, one in logs.items()}
 
     def show(console: Console) -> None:
-        for source, one in logs.items():
-            console.print(Text(source, style="bold"), Text(_headline(one)))
-            if one["metrics"]:
+        for source, summary in logs.items():
+            console.print(Text(source, style="bold"), Text(_headline(summary)))
+            if summary.metrics:
                 columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
                 cells = (
-                    _cells(metric, formats[source].get(metric["metric"]))
-                    for metric in one["metrics"]
+                    _cells(metric, summary.formats.get(metric.metric)) for metric in summary.metrics
                 )
                 print_rows(console, columns, cells)
-            console.print("" if one["metrics"] else "no numbers in it\n")
+            console.print("" if summary.metrics else "no numbers in it\n")
 
-    tell([{"run": source, **one} for source, one in logs.items()], show, json=json)
+    tell(
+        [{"run": source, **summary.as_json()} for source, summary in logs.items()], show, json=json
+    )
 
 
-def summarise(source: Source) -> dict[str, Any]:
-    """Summarize a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricSummary:
+    """One metric of a log, over all ranks. Best and mean are of the finite values."""
 
-    `last_step` is the step of the last record with a numeric step, and `seconds` the time from the
-    first record to the last. `metrics` lists every metric that has numbers, in order of first
-    appearance; `formats` are for the screen.
+    metric: str
+    """Its name."""
+    unit: str
+    """Its unit; empty if none is known."""
+    goal: str | None
+    """MINIMIZE or MAXIMIZE; None if it says neither."""
+    stage: object
+    """The stage of training it belongs to, as its metadata say."""
+    num_values: int
+    """The number of values."""
+    last: float
+    """The last value."""
+    last_step: int | list[int] | None
+    """The step of the last value."""
+    best: float | None
+    """The best value by its goal."""
+    best_step: int | list[int] | None
+    """The step of the best value."""
+    mean: float
+    """The mean."""
+    num_non_finite: int
+    """The number of values that are not finite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogSummary:
+    """What a log says."""
+
+    num_records: int
+    """The number of records."""
+    ranks: list[int]
+    """The ranks that wrote them."""
+    last_step: Any
+    """The step of the last record with a numeric step, as it was logged."""
+    seconds: float | None
+    """The time from the first record to the last."""
+    num_superseded: int
+    """The number of records that no longer count, wholly or in part."""
+    num_bad: int
+    """The number of damaged lines."""
+    num_lost: int
+    """The number of records that the logger could not write."""
+    metrics: list[MetricSummary]
+    """Every metric that has numbers, in order of first appearance."""
+    formats: dict[str, object]
+    """How numbers are shown on the screen, by metric."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as plain data, without what is for the screen."""
+        document = asdict(self)
+        del document["formats"]
+        return document
+
+
+def summarise(source: Source) -> LogSummary:
+    """Summarise a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per
+    record.
     """
     files = [read_columns(path) for path in find_log_files(source)]
-    columns = [one for file in files for one in file.by_rank.values()]
+    parts = [part for file in files for part in file.by_rank.values()]
     metadata = metadata_of(record for file in files for record in file.metadata)
-    names = dict.fromkeys(name for column in columns for name in column.columns.names)
-    series = ((name, series_of(files, name)) for name in names)
-    times = [time for file in files for time in file.times]
     latest = max(files, key=lambda file: max(file.times, default=0.0))
-    return {
-        "num_records": sum(file.num_records for file in files),
-        "ranks": sorted({rank for file in files for rank in file.by_rank}),
-        "last_step": latest.last,
-        "seconds": max(times) - min(times) if times else None,
-        "num_superseded": sum(len(column.all_superseded()) for column in columns),
-        "num_bad": sum(file.num_bad for file in files),
-        "num_lost": sum(file.num_lost for file in files),
-        "metrics": [
-            _summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)
-        ],
-        "formats": {name: known.get("format") for name, known in metadata.items()},
-    }
+    return LogSummary(
+        num_records=sum(file.num_records for file in files),
+        ranks=sorted({rank for file in files for rank in file.by_rank}),
+        last_step=latest.last,
+        seconds=_duration(files),
+        num_superseded=sum(len(part.all_superseded()) for part in parts),
+        num_bad=sum(file.num_bad for file in files),
+        num_lost=sum(file.num_lost for file in files),
+        metrics=_summarise_metrics(files, metadata),
+        formats={name: known.get("format") for name, known in metadata.items()},
+    )
 
 
-def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> dict[str, Any]:
-    """Summarize one metric over all ranks; best and mean are of the finite values."""
+def _duration(files: Sequence[LogColumns]) -> float | None:
+    """Return the seconds from the first record to the last; None if none has a time."""
+    times = [time for file in files for time in file.times]
+    if not times:
+        return None
+    return max(times) - min(times)
+
+
+def _summarise_metrics(
+    files: Sequence[LogColumns], metadata: Mapping[str, dict[str, Any]]
+) -> list[MetricSummary]:
+    names: dict[str, None] = {}
+    for file in files:
+        for part in file.by_rank.values():
+            names.update(dict.fromkeys(part.columns.names))
+    found = []
+    for name in names:
+        series = series_of(files, name)
+        if len(series):
+            found.append(_summarise_metric(name, series, metadata.get(name, {})))
+    return found
+
+
+def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> MetricSummary:
     values = series.values
     finite = np.isfinite(values)
     goal = str(known.get("GOAL", "")).upper()
     best: int | None = None
-    if goal in (_MINIMIZE, _MAXIMIZE) and finite.any():
-        ordered = np.where(finite, values, np.inf if goal == _MINIMIZE else -np.inf)
-        best = int(ordered.argmin() if goal == _MINIMIZE else ordered.argmax())
-    return {
-        "metric": name,
-        "unit": str(known.get("unit") or ""),
-        "goal": goal if goal in (_MINIMIZE, _MAXIMIZE) else None,
-        "stage": known.get("STAGE"),
-        "num_values": len(values),
-        "last": float(values[-1]),
-        "last_step": series.step_at(-1),
-        "best": None if best is None else float(values[best]),
-        "best_step": None if best is None else series.step_at(best),
-        "mean": float(values[finite].mean()) if finite.any() else float("nan"),
-        "num_non_finite": int(np.sum(~finite)),
-    }
-
-
-def _cells(metric: dict[str, Any], spec: object) -> list[object]:
-    last, best, mean = (
-        value if value is None or not spec else value_text(value, spec)
-        for value in (metric["last"], metric["best"], metric["mean"])
+    if finite.any() and goal == _MINIMIZE:
+        best = int(np.where(finite, values, np.inf).argmin())
+    elif finite.any() and goal == _MAXIMIZE:
+        best = int(np.where(finite, values, -np.inf).argmax())
+    return MetricSummary(
+        metric=name,
+        unit=str(known.get("unit") or ""),
+        goal=goal if goal in (_MINIMIZE, _MAXIMIZE) else None,
+        stage=known.get("STAGE"),
+        num_values=len(values),
+        last=float(values[-1]),
+        last_step=series.step_at(-1),
+        best=None if best is None else float(values[best]),
+        best_step=None if best is None else series.step_at(best),
+        mean=float(values[finite].mean()) if finite.any() else math.nan,
+        num_non_finite=int(np.sum(~finite)),
     )
-    bad = metric["num_non_finite"]
-    count = (
-        Text(f"{metric['num_values']} ({bad} not finite)", style="red")
-        if bad
-        else metric["num_values"]
-    )
-    return [metric["metric"], last, best, metric["best_step"], mean, count, metric["unit"]]
 
 
-def _headline(one: dict[str, Any]) -> str:
-    seconds = one["seconds"]
-    ranks = len(one["ranks"])
-    parts = [f"{one['num_records']} records", f"last step {one['last_step']}"]
-    parts += [f"{ranks} ranks"] if ranks > 1 else []
-    parts += [wording.duration(seconds)] if seconds is not None else []
-    parts += [f"{one['num_superseded']} superseded"] if one["num_superseded"] else []
-    parts += [damage_text(one["num_bad"])] if one["num_bad"] else []
-    parts += [f"{one['num_lost']} lost"] if one["num_lost"] else []
+def _cells(metric: MetricSummary, spec: object) -> list[object]:
+    """Return the row of a metric; its numbers as `spec` says, if it says anything."""
+    numbers: list[object] = [metric.last, metric.best, metric.mean]
+    if spec:
+        numbers = [None if number is None else value_text(number, spec) for number in numbers]
+    last, best, mean = numbers
+    count: object = metric.num_values
+    if metric.num_non_finite:
+        text = f"{metric.num_values} ({metric.num_non_finite} not finite)"
+        count = Text(text, style="red")
+    return [metric.metric, last, best, metric.best_step, mean, count, metric.unit]
+
+
+def _headline(summary: LogSummary) -> str:
+    parts = [f"{summary.num_records} records", f"last step {summary.last_step}"]
+    if len(summary.ranks) > 1:
+        parts.append(f"{len(summary.ranks)} ranks")
+    if summary.seconds is not None:
+        parts.append(wording.duration(summary.seconds))
+    if summary.num_superseded:
+        parts.append(f"{summary.num_superseded} superseded")
+    if summary.num_bad:
+        parts.append(damage_text(summary.num_bad))
+    if summary.num_lost:
+        parts.append(f"{summary.num_lost} lost")
     return ", ".join(parts)
 
 
@@ -194,8 +274,11 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
             records = []
         metadata = metadata_of(records, metadata)
         shown = records if json else [record for record in records if record.type != METADATA]
-        for record in shown[max(len(shown) - lines, 0) :] if is_first else shown:
-            (data_output() if json else sys.stdout).write(_text(record, metadata, json=json) + "\n")
+        if is_first:
+            shown = shown[max(len(shown) - lines, 0) :]
+        output = data_output() if json else sys.stdout
+        for record in shown:
+            output.write(_text(record, metadata, json=json) + "\n")
         sys.stdout.flush()
         is_first = is_first and not records
         if ended:
@@ -214,7 +297,8 @@ def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool)
         return json_text(picked(record, *record.__struct_fields__)).rstrip("\n")
     if record.type == LOG and isinstance(record.data, dict):
         parts = [str(record.datetime or "")[11:19], _step_text(record.step)]
-        parts += [f"rank {record.rank}"] if record.rank else []
+        if record.rank:
+            parts.append(f"rank {record.rank}")
         for name, value in record.data.items():
             if (name, value) != ("rank", -1):  # TCAP's word for "all ranks"
                 parts.append(_value_text(str(name), value, metadata.get(name) or {}))

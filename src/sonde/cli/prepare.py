@@ -103,11 +103,9 @@ def prepare(options: PrepareOptions) -> None:
         )
     directory = DataDirectory(options.out)
     _show_files(console, directory)
-    reused = (
-        f", {done.num_reused_parts} of {done.num_parts} parts were there"
-        if done.num_reused_parts
-        else ""
-    )
+    reused = ""
+    if done.num_reused_parts:
+        reused = f", {done.num_reused_parts} of {done.num_parts} parts were there"
     console.print(
         f"{options.out} took {wording.duration(time.monotonic() - started)}{reused}", markup=False
     )
@@ -280,19 +278,19 @@ def _samples(
 def _show_files(console: Console, directory: DataDirectory) -> None:
     rows = []
     for split, sidecars in directory.splits.items():
-        for one in sidecars:
-            sizes = directory.tokens(split, one.language).sizes
+        for sidecar in sidecars:
+            sizes = directory.tokens(split, sidecar.language).sizes
             lengths = (f"{sizes.mean():.1f}", f"{sizes.max():,}") if len(sizes) else ("", "")
-            num_bytes = one.bin.num_bytes + one.idx.num_bytes
-            left_out = sum(one.left_out.values())
+            num_bytes = sidecar.bin.num_bytes + sidecar.idx.num_bytes
+            left_out = sum(sidecar.left_out.values())
             counts = (
-                f"{one.num_samples:,}",
-                f"{one.num_tokens:,}",
+                f"{sidecar.num_samples:,}",
+                f"{sidecar.num_tokens:,}",
                 *lengths,
                 wording.size(num_bytes),
                 f"{left_out:,}",
             )
-            rows.append((f"{split}.{one.language}", *counts, one.source))
+            rows.append((f"{split}.{sidecar.language}", *counts, sidecar.source))
     columns = (
         "data",
         ">samples",
@@ -313,7 +311,7 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
 
 
 def _batches_text(batches: Batches, efficiency: dict[str, float]) -> str:
-    shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in efficiency.items())
     mean = len(batches.samples) / max(1, len(batches))
     long = (
         f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else ""

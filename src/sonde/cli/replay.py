@@ -30,6 +30,7 @@ from sonde.records.replay_order import (
     order_of_process,
     write_answer,
 )
+from sonde.report import wording
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayReport
@@ -102,7 +103,9 @@ def replay(
             run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump
         )
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
-    return 0 if report is None else _tell(report, world_size, run if dump else None, json=json)
+    if report is None:
+        return 0
+    return _tell(report, world_size, run if dump else None, json=json)
 
 
 def _on_this_rank(
@@ -141,23 +144,20 @@ def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, js
 def _show(console: Console, report: "ReplayReport", world_size: int, folder: Path | None) -> None:
     replayed = report.replay
     count = report.step - 1 - replayed.from_step
-    origin = (
-        f"the checkpoint after {replayed.from_step} steps"
-        if replayed.from_step
-        else "the beginning"
-    )
-    again = f", and {count} step{'s' * (count != 1)} again" if count else ""
+    origin = "the beginning"
+    if replayed.from_step:
+        origin = f"the checkpoint after {replayed.from_step} steps"
+    again = f", and {wording.counted(count, 'step')} again" if count else ""
     on = f", on {world_size} ranks" if world_size > 1 else ""
     console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
     for change in report.changes:
         console.print(Text(change, style="cyan"))
     is_other = replayed.reproduced is False
     recorded = report.recorded
-    then = (
-        "not recorded"
-        if replayed.recorded_loss is None
-        else _exact(replayed.recorded_loss, is_other)
-    )
+    if replayed.recorded_loss is None:
+        then = "not recorded"
+    else:
+        then = _exact(replayed.recorded_loss, is_other)
     rows = (
         ("loss", then, _exact(replayed.replayed_loss, is_other)),
         ("gradient norm", recorded and recorded.grad_norm, report.grad_norm),
@@ -187,17 +187,16 @@ def _judgement(report: "ReplayReport") -> Text:
     if replayed.reproduced:
         return Text("reproduced bit for bit", style="green")
     off = abs(replayed.replayed_loss - (replayed.recorded_loss or 0.0))
-    what = (
-        "what differs:"
-        if replayed.differences
-        else "and nothing is known to differ: suspect the machine"
-    )
+    if replayed.differences:
+        what = "what differs:"
+    else:
+        what = "and nothing is known to differ: suspect the machine"
     return Text(f"NOT reproduced: off by {off:.3g}; {what}", style="bold red")
 
 
 def _show_modules(console: Console, report: "ReplayReport") -> None:
     """Show the tensors that differ most from the calm update, in order of execution."""
-    ranked = sorted(report.modules, key=lambda one: (-one.num_nonfinite, -_distance(one)))
+    ranked = sorted(report.modules, key=lambda module: (-module.num_nonfinite, -_distance(module)))
     shown = {id(entry) for entry in ranked[:_NUM_ROWS]}
     rows = []
     for module in report.modules:

@@ -125,10 +125,15 @@ def _describe_metric(series: Series, name: str) -> dict[str, Any]:
     """Summarise rank 0's values of one metric. Minimum and maximum are over the finite values."""
     values = series.values
     finite = values[np.isfinite(values)]
-    first, last = values[[0, -1]].tolist() if len(values) else (None, None)
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
-    counts = {"num_values": len(values), "num_nonfinite": len(values) - len(finite)}
-    return {"name": name, **counts, "first": first, "last": last, "min": low, "max": high}
+    return {
+        "name": name,
+        "num_values": len(values),
+        "num_nonfinite": len(values) - len(finite),
+        "first": float(values[0]) if len(values) else None,
+        "last": float(values[-1]) if len(values) else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
+    }
 
 
 def _show_manifest(console: Console, manifest: Manifest) -> None:
@@ -167,13 +172,13 @@ def _is_no_rank(metric: dict[str, Any]) -> bool:
     return (metric["name"], metric["min"], metric["max"]) == ("rank", -1, -1)
 
 
-def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:
-    damage = Text(damage_text(one["num_bad"]), style="red")
+def _file_cells(file: dict[str, Any]) -> tuple[object, ...]:
+    damage = Text(damage_text(file["num_bad"]), style="red")
     return (
-        one["kind"],
-        one["rank"],
-        f"{one['num_records']:,}",
-        wording.size(one["num_bytes"]),
+        file["kind"],
+        file["rank"],
+        f"{file['num_records']:,}",
+        wording.size(file["num_bytes"]),
         damage,
     )
 
@@ -225,11 +230,9 @@ def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: i
     columns = width - GUTTER
     shown = curve.finite()
     if not len(shown):
-        hint = (
-            "none of them is finite"
-            if len(curve)
-            else "no step lies in the range that was asked for"
-        )
+        hint = "no step lies in the range that was asked for"
+        if len(curve):
+            hint = "none of them is finite"
         raise SettingError(f"{curve.name} has no value to show", hint=hint)
     low = float(shown.values.min())
     high = float(shown.values.max())
@@ -242,7 +245,8 @@ def draw(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: i
     )
     num_broken = len(curve.broken())
     sentences = [f"last {wording.number(float(curve.values[-1]))}", f"{len(curve):,} values"]
-    sentences += [f"{num_broken:,} not finite"] if num_broken else []
+    if num_broken:
+        sentences.append(f"{num_broken:,} not finite")
     drawn = Text.assemble((f"{wording.visible(curve.name)}  {', '.join(sentences)}", "bold"), "\n")
     for place, line in enumerate(canvas.tolist()):
         label = f"{labels[place]:.4g} ┤" if place in labels else "│"

@@ -149,7 +149,7 @@ def _decode_atorch(
 ) -> None:
     if not directory.is_dir():
         raise SettingError(f"there is no directory {directory}")
-    paths = [tuple(one.split("=", 1)) for one in options.dataset]
+    paths = [tuple(given.split("=", 1)) for given in options.dataset]
     if any(len(path) != 2 for path in paths):
         raise SettingError(f"a dataset is NAME=PATH, not {' '.join(options.dataset)}")
     datasets = [(name, path) for name, path in paths] or None

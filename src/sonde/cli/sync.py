@@ -51,8 +51,8 @@ def sync(run: Path, place: str, /) -> None:
         sent, num_there, left_out = _copy(run, place)
     files = f"{len(sent)} {'file' if len(sent) == 1 else 'files'}, {wording.size(sum(sent))}"
     print(f"{place}: {files} sent, {num_there} there already")
-    for one in left_out:
-        print(f"  left out {one}")
+    for path in left_out:
+        print(f"  left out {path}")
 
 
 def _copy(run: Path, place: str) -> tuple[list[int], int, list[str]]:

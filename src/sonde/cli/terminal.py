@@ -20,10 +20,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, NamedTuple, TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +46,8 @@ def guarded() -> Iterator[None]:
     """
     out = sys.stdout
     err = sys.stderr
-    sys.stdout, sys.stderr = cast("TextIO", _Visible(out)), cast("TextIO", _Visible(err))
+    sys.stdout = cast("TextIO", _Visible(out))
+    sys.stderr = cast("TextIO", _Visible(err))
     try:
         yield
     finally:
@@ -113,9 +114,9 @@ def tell(document: object, show: Callable[[Console], None], *, json: bool) -> No
         show(screen())
 
 
-def picked(one: object, *names: str) -> dict[str, Any]:
+def picked(thing: object, *names: str) -> dict[str, Any]:
     """Return the named attributes of an object as a dict."""
-    return {name: getattr(one, name) for name in names}
+    return {name: getattr(thing, name) for name in names}
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
@@ -125,36 +126,62 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable
     On a terminal, cells wrap and have colours. A long table, for which rich takes a millisecond per
     row, and one that goes to a file are written line by line.
     """
-    cells = [
-        [cell if isinstance(cell, Text) else Text(number_text(cell)) for cell in row]
-        for row in rows
-    ]
-    names = [name.removeprefix(">") for name in columns]
-    rights = [name.startswith(">") for name in columns]
+    cells = [[_cell(value) for value in row] for row in rows]
+    headings = [_Heading(name.removeprefix(">"), name.startswith(">")) for name in columns]
     if console.is_terminal and len(cells) < _LONG_TABLE:
-        table = Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-            header_style="bold",
-            show_header=any(names),
-        )
-        for name, is_right in zip(names, rights, strict=True):
-            table.add_column(Text(name), justify="right" if is_right else "left", overflow="fold")
-        for row in cells:
-            table.add_row(*row)
-        console.print(table)
-        return
-    texts = [names, *([cell.plain for cell in row] for row in cells)]
-    lines = [[visible(text).replace("\n", " ") for text in row] for row in texts]
+        _print_table(console, headings, cells)
+    else:
+        _print_lines(console, headings, cells)
+
+
+class _Heading(NamedTuple):
+    """The head of a column."""
+
+    name: str
+    is_right: bool
+
+
+def _cell(value: object) -> Text:
+    return value if isinstance(value, Text) else Text(number_text(value))
+
+
+def _print_table(
+    console: Console, headings: Sequence[_Heading], rows: Sequence[Sequence[Text]]
+) -> None:
+    """Print a table by rich."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        show_header=any(heading.name for heading in headings),
+    )
+    for heading in headings:
+        justify: JustifyMethod = "right" if heading.is_right else "left"
+        table.add_column(Text(heading.name), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _print_lines(
+    console: Console, headings: Sequence[_Heading], rows: Sequence[Sequence[Text]]
+) -> None:
+    """Print a table as plain lines, each as wide as its content."""
+    lines = [[_on_one_line(cell.plain) for cell in row] for row in rows]
+    if any(heading.name for heading in headings):
+        lines.insert(0, [_on_one_line(heading.name) for heading in headings])
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for line in lines if any(names) else lines[1:]:
-        pads = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
-        filled = [
-            pad + text if is_right else text + pad
-            for text, pad, is_right in zip(line, pads, rights, strict=True)
-        ]
+    for line in lines:
+        filled = []
+        for text, heading, width in zip(line, headings, widths, strict=True):
+            padding = " " * (width - cell_len(text))
+            filled.append(padding + text if heading.is_right else text + padding)
         console.file.write("  ".join(filled).rstrip() + "\n")
+
+
+def _on_one_line(text: str) -> str:
+    return visible(text).replace("\n", " ")
 
 
 def print_indented(console: Console, text: Text, indent: int) -> None:

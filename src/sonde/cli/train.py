@@ -72,11 +72,10 @@ def flags_of(
     for field in fields(settings):
         if field.name in leave_out:
             continue
-        default = (
-            ""
-            if field.default in (MISSING, None, ())
-            else f" (default: {_default_text(field.default)})"
-        )
+        if field.default in (MISSING, None, ()):
+            default = ""
+        else:
+            default = f" (default: {_default_text(field.default)})"
         described = Parameter(
             help=f"{helps[field.name].rstrip('.')}{default}.", group=group_of(field.name)
         )

@@ -9,7 +9,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -20,6 +20,11 @@ from sonde.cli.terminal import data_output, needs, picked, write_json
 from sonde.errors import SettingError
 from sonde.records.files import explained
 from sonde.records.manifest import checkpoints_at
+
+if TYPE_CHECKING:
+    from sonde.generate.sampling import Sampling
+    from sonde.generate.translation import Translation
+    from sonde.train.translation import Translator
 
 
 @Parameter(name="*")
@@ -42,7 +47,7 @@ class Drawing:
     seed: int = 0
     """Random seed. The samples depend only on it and on the position of the text in the input."""
 
-    def sampling(self) -> Any:
+    def sampling(self) -> "Sampling":
         """Return these options as a `Sampling`."""
         from sonde.generate.sampling import Sampling
 
@@ -99,17 +104,50 @@ def translate(
         The run directory; its newest valid checkpoint is used.
     """
     lines = read_lines(options.input)
-    references = read_lines(options.ref) if options.ref is not None else None
-    if references is not None and len(references) != len(lines):
+    references = _references_for(lines, options)
+    translator = opened(run, moved, options.checkpoint)
+    found = _translate_lines(translator, lines, options, drawn)
+    quality = None
+    if references is not None:
+        from sonde.generate.translation import translation_quality
+
+        quality = translation_quality([translation.text for translation in found], references)
+    if options.json:
+        translations = [
+            _as_json(line, translation) for line, translation in zip(lines, found, strict=True)
+        ]
+        scores = asdict(quality) if quality else None
+        write_json({"step": translator.step, "translations": translations, "quality": scores})
+        return
+    if options.nbest == 1:
+        _print_best(found)
+    else:
+        _print_n_best(found)
+    if quality is not None:
+        print(f"BLEU {quality.bleu:.2f}  {quality.bleu_signature}", file=sys.stderr)
+        print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
+
+
+def _references_for(lines: list[str], options: TranslateOptions) -> list[str] | None:
+    """Return the reference of each line, or None if no references are given."""
+    if options.ref is None:
+        return None
+    references = read_lines(options.ref)
+    if len(references) != len(lines):
         raise SettingError(
             f"{options.ref} has {len(references)} lines and {options.input} has {len(lines)}"
         )
-    translator = opened(run, moved, options.checkpoint)
+    return references
+
+
+def _translate_lines(
+    translator: "Translator", lines: list[str], options: TranslateOptions, drawn: Drawing
+) -> "list[Translation]":
+    """Translate the lines, with a progress bar on a terminal. Any option about sampling samples."""
     is_drawn = options.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p
     sampling = drawn.sampling() if is_drawn else None
-    beam = options.beam if sampling is None else options.nbest
     settings = translator.search(
-        beam=beam,
+        beam=options.nbest if is_drawn else options.beam,
         n_best=options.nbest,
         length_penalty=options.length_penalty,
         temperature=drawn.temperature,
@@ -117,35 +155,27 @@ def translate(
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("translating", total=len(lines))
-        found = translator.translate(
+        return translator.translate(
             lines,
             settings,
             sampling=sampling,
             batch_tokens=options.batch_tokens,
             on_progress=lambda num_done: bar.update(task, completed=num_done),
         )
-    quality = None
-    if references is not None:
-        from sonde.generate.translation import translation_quality
 
-        quality = translation_quality([one.text for one in found], references)
-    if options.json:
-        translations = [_as_json(line, one) for line, one in zip(lines, found, strict=True)]
-        scores = asdict(quality) if quality else None
-        write_json({"step": translator.step, "translations": translations, "quality": scores})
-        return
-    for number, one in enumerate(found, start=1):
-        if options.nbest == 1:
-            print(one.text, file=data_output())
-            continue
-        for text, hypothesis in one.n_best:
+
+def _print_best(found: "list[Translation]") -> None:
+    for translation in found:
+        print(translation.text, file=data_output())
+
+
+def _print_n_best(found: "list[Translation]") -> None:
+    for number, translation in enumerate(found, start=1):
+        for text, hypothesis in translation.n_best:
             print(number, f"{hypothesis.score:.4f}", text, sep="\t", file=data_output())
-    if quality is not None:
-        print(f"BLEU {quality.bleu:.2f}  {quality.bleu_signature}", file=sys.stderr)
-        print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
 
 
-def opened(run: Path, moved: Moved, checkpoint: Path | None) -> Any:
+def opened(run: Path, moved: Moved, checkpoint: Path | None) -> "Translator":
     """Return the translator of a run, on a GPU if there is one."""
     needs("using a model", "torch")
     import torch
@@ -161,11 +191,16 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file or of standard input."""
     with explained(f"cannot read {path}"):
         text = (sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()).decode()
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    if not text:
+        return []
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def _as_json(line: str, found: Any) -> dict[str, Any]:
-    best = [{"text": text, **picked(one, "score", "token_scores")} for text, one in found.n_best]
+def _as_json(line: str, found: "Translation") -> dict[str, Any]:
+    best = [
+        {"text": text, **picked(hypothesis, "score", "token_scores")}
+        for text, hypothesis in found.n_best
+    ]
     return {"source": line, **picked(found, "text", "score"), "nbest": best}
 
 
@@ -209,21 +244,19 @@ def generate(
     )
     sampling = None if options.greedy else drawn.sampling()
     found = translator.translate(options.prompt, settings, sampling=sampling)
-    texts = [[text for text, _ in one.n_best] for one in found]
+    texts = [[text for text, _ in continuation.n_best] for continuation in found]
     if translator.model.settings.is_decoder_only:
         pairs = zip(options.prompt, found, strict=True)
         texts = [
-            [translator.continued(prompt, one.words) for _, one in made.n_best]
+            [translator.continued(prompt, hypothesis.words) for _, hypothesis in made.n_best]
             for prompt, made in pairs
         ]
     if options.json:
-        pairs = zip(options.prompt, texts, strict=True)
-        write_json(
-            {
-                "step": translator.step,
-                "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs],
-            }
-        )
+        answers = [
+            {"prompt": prompt, "texts": made}
+            for prompt, made in zip(options.prompt, texts, strict=True)
+        ]
+        write_json({"step": translator.step, "texts": answers})
         return
     print("\n\n".join(text for made in texts for text in made))
 
@@ -269,13 +302,13 @@ def score(
     if len(sources) != len(targets):
         raise SettingError(f"{source} has {len(sources)} lines and {target} has {len(targets)}")
     scores = translator.score(list(zip(sources, targets, strict=True)), batch_tokens=batch_tokens)
-    num_tokens = sum(len(one.tokens) for one in scores)
-    total = sum(one.score for one in scores)
+    num_tokens = sum(len(pair.tokens) for pair in scores)
+    total = sum(pair.score for pair in scores)
     perplexity = math.exp(-total / num_tokens) if num_tokens else float("nan")
     if json:
         pairs = [
-            {"num_tokens": len(one.tokens), **picked(one, "score", "token_scores")}
-            for one in scores
+            {"num_tokens": len(pair.tokens), **picked(pair, "score", "token_scores")}
+            for pair in scores
         ]
         write_json(
             {
@@ -286,6 +319,6 @@ def score(
             }
         )
         return
-    for score in scores:
-        print(f"{score.score:.4f}", len(score.tokens), sep="\t")
+    for pair in scores:
+        print(f"{pair.score:.4f}", len(pair.tokens), sep="\t")
     print(f"{num_tokens} tokens, perplexity {perplexity:.3f}", file=sys.stderr)

@@ -145,8 +145,10 @@ def _show_worst(console: Console, run: Path, found: Worst, num: int | None) -> N
     if num is None:
         console.print()
         listing = ("list the worst all the same", f"{command} --num {_NUM_LISTED}")
-        skipping = [("skip them", f"{command} --skip")] if found.entries else []
-        show_commands(console, [*skipping, listing])
+        shown = [listing]
+        if found.entries:
+            shown.insert(0, ("skip them", f"{command} --skip"))
+        show_commands(console, shown)
 
 
 def _headline(found: Worst, num: int | None) -> str:
@@ -167,7 +169,8 @@ def _show_sample(console: Console, place: int, entry: WorstSample) -> None:
     facts = [f"{history.mean:.1f} deviations above samples of its length"]
     if history.count > 1:
         facts.append(f"{history.last:.1f} the last of {history.count:,} times")
-    facts += [history.trend] if history.trend else []
+    if history.trend:
+        facts.append(history.trend)
     if entry.duplicates:
         facts.append(f"{wording.counted(len(entry.duplicates), 'other')} with the same text")
     label = f"{place}. "

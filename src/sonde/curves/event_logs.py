@@ -226,14 +226,17 @@ def _scalar(source: Source, message: bytes) -> dict[str, float]:
 def _single(message: bytes) -> float | str | None:
     """Return the single number or string in a tensor, or None if it holds anything else."""
     tensor = fields(message)
-    numbers = [value for at in (5, 6) for value in tensor.get(at, []) if isinstance(value, float)]
-    if numbers:
-        return numbers[0]
+    for value in [*tensor.get(5, []), *tensor.get(6, [])]:
+        if isinstance(value, float):
+            return value
     kind = last(tensor, 1)
+    content = b""
     # The raw bytes of all values, packed floats or doubles, or a string.
-    content = inner(
-        next((value for at in (4, 5, 6, 8) if (value := last(tensor, at)) is not None), b"")
-    )
+    for number in (4, 5, 6, 8):
+        packed = last(tensor, number)
+        if packed is not None:
+            content = inner(packed)
+            break
     if kind == _STRING:
         return text(content[:_MAX_TEXT])
     if (kind, len(content)) in ((_FLOAT, 4), (_DOUBLE, 8)):
@@ -264,13 +267,21 @@ def masked_crc(content: bytes) -> int:
 
 def wandb_sources(path: Path) -> Iterator[Source]:
     """Yield the runs at or below a folder, or in a file."""
-    for folder, files in [(path.parent, [path])] if path.is_file() else folders_with(path, _WANDB):
+    if path.is_file():
+        yield _wandb_source(path, path)
+        return
+    for folder, files in folders_with(path, _WANDB):
         for file in files:
-            if file.suffix == _WANDB or path.is_file():
-                named = file if path.is_file() or len(files) > 1 else folder
-                source = Source(path=named, format="a wandb file")
-                source.points = _read(source, file, _records, partial(_points, source, set()))
-                yield source
+            if file.suffix == _WANDB:
+                # the folder has the run's name, unless it holds several
+                yield _wandb_source(file, folder if len(files) == 1 else file)
+
+
+def _wandb_source(file: Path, named: Path) -> Source:
+    """Return the run in a file, to be read when its points are asked for; `named` is its name."""
+    source = Source(path=named, format="a wandb file")
+    source.points = _read(source, file, _records, partial(_points, source, set()))
+    return source
 
 
 def _points(source: Source, axes: set[str], record: bytes) -> Iterator[Point]:

@@ -219,9 +219,10 @@ def find_metric(counts: Mapping[str, int], metric: str | None) -> str | None:
     most = max((counts[name] for name in training), default=0)
     # A summary at the end has the best name and one value; a progress bar's own loss may be NaN
     # throughout, beside the real one.
-    full = [name for name in training if 4 * counts[name] >= most]
-    unnamed = [VALUE] if VALUE in counts else []
-    return next(iter([*full, *unnamed]), None)
+    for name in training:
+        if 4 * counts[name] >= most:
+            return name
+    return VALUE if VALUE in counts else None
 
 
 def _standing(steps: Integers) -> tuple[Integers, list[tuple[Integers, int]]]:

@@ -220,10 +220,15 @@ def _in_document(path: Path, text: str) -> list[Source]:
         return [source]
     rows = rows_of_document(document)
     title = _metric_in_name(path)
-    named = [{title if name == VALUE else name: row[name] for name in row} for row in rows]
+    named = [_titled(row, title) for row in rows]
     if not named:
         return []
     return [Source(path=path, format="a JSON document", points=list(points_of(named)))]
+
+
+def _titled(row: Row, title: str) -> Row:
+    """Return a row whose nameless value has a title, in its place among the columns."""
+    return {title if name == VALUE else name: value for name, value in row.items()}
 
 
 def _in_torn_state(path: Path, text: str) -> list[Source]:

@@ -40,8 +40,7 @@ def compare_page(
         tag("datalist", known, id="metrics"),
         tag("span", "", id="chosen"),
     ]
-    settings = list(dict.fromkeys(name for row in rows for name in settings_of(row)))
-    differing = [name for name in settings if len({settings_of(row).get(name) for row in rows}) > 1]
+    differing = _differing([settings_of(row) for row in rows])
     colours = [("", "run"), *((name, name) for name in differing[:_MAX_SETTINGS])]
     controls = [
         tag("span", add),
@@ -59,6 +58,17 @@ def compare_page(
     legend = section("Runs", _legend(rows), id="legend", data_live=True)
     compared = section("Settings", _settings(rows), id="settings-compared")
     return document(title, head, unfound, shown, legend, compared)
+
+
+def _differing(settings_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the settings that are not the same in all runs, in order of first appearance."""
+    names = dict.fromkeys(name for settings in settings_of_runs for name in settings)
+    differing = []
+    for name in names:
+        values = {settings.get(name) for settings in settings_of_runs}
+        if len(values) > 1:
+            differing.append(name)
+    return differing
 
 
 def view_controls(query: Mapping[str, str]) -> list[Markup]:
@@ -111,7 +121,7 @@ def _values(row: ListedRun) -> dict[str, str]:
 def _settings(runs: Sequence[ListedRun]) -> Markup:
     values = [_values(row) for row in runs]
     known = list(dict.fromkeys(name for value in values for name in value))[:_MAX_SETTINGS]
-    differing = [name for name in known if len({value.get(name) for value in values}) > 1]
+    differing = [name for name in _differing(values) if name in known]
     same = [name for name in known if name not in differing]
 
     def rows(chosen: Sequence[str]) -> list[list[Child]]:
@@ -122,9 +132,11 @@ def _settings(runs: Sequence[ListedRun]) -> Markup:
     sentence = "All of them are the same."
     if differing:
         sentence = f"{len(differing)} of {len(known)} differ."
-    alike = [[tag("code", name), _value(values[0].get(name))] for name in same] if values else []
-    summary = tag("summary", f"{len(same)} that are the same")
-    rest = tag("details", summary, table(("setting", "all runs"), alike)) if same else None
+    rest = None
+    if same:
+        alike = [[tag("code", name), _value(values[0].get(name))] for name in same]
+        summary = tag("summary", f"{len(same)} that are the same")
+        rest = tag("details", summary, table(("setting", "all runs"), alike))
     listed = None
     if differing:
         names = [wording.middle(row.name, 24) for row in runs]

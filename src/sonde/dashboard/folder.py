@@ -369,22 +369,30 @@ class OpenRun:
         self._refresh()
         if self._curves is None:
             self._curves = RunCurves(self.path)
-            if (
-                not RunLayout(self.path).index.exists()
-                and _num_record_bytes(self.path) > _INDEX_APART_BYTES
-            ):
-                self._curves.index_later = True
-                self._indexer = threading.Thread(
-                    target=_index_apart, args=(self.path,), daemon=True
-                )
-                self._indexer.start()
-        if self._indexer is not None and (
-            not self._indexer.is_alive() or not len(self._curves.updates.steps)
-        ):
-            self._indexer.join()
-            self._indexer = None
-            self._curves.index_later = False
+            if self._needs_indexing():
+                self._start_indexing(self._curves)
+        if self._indexer is not None:
+            has_updates = len(self._curves.updates.steps) > 0
+            if not self._indexer.is_alive() or not has_updates:
+                # without records of updates, only the index has something to draw
+                self._end_indexing(self._curves, self._indexer)
         return self._curves
+
+    def _needs_indexing(self) -> bool:
+        """Return whether indexing this run would take memory that a server would not give back."""
+        has_index = RunLayout(self.path).index.exists()
+        return not has_index and _num_record_bytes(self.path) > _INDEX_APART_BYTES
+
+    def _start_indexing(self, curves: RunCurves) -> None:
+        """Index the run in a process of its own; a thread waits for it."""
+        curves.index_later = True
+        self._indexer = threading.Thread(target=_index_apart, args=(self.path,), daemon=True)
+        self._indexer.start()
+
+    def _end_indexing(self, curves: RunCurves, indexer: threading.Thread) -> None:
+        indexer.join()
+        self._indexer = None
+        curves.index_later = False
 
     def spikes(self) -> SpikeLog:
         """Return its up-to-date events."""

@@ -26,7 +26,9 @@ def matches(row: ListedRun, query: str) -> bool:
 def settings_of(row: ListedRun) -> dict[str, str]:
     """Return the settings of a run by name; nested ones have dotted names."""
     manifest = row.summary.manifest
-    return {} if manifest is None else dict(wording.setting_rows(manifest.settings))
+    if manifest is None:
+        return {}
+    return dict(wording.setting_rows(manifest.settings))
 
 
 def _matches_word(row: ListedRun, word: str) -> bool:
@@ -49,8 +51,10 @@ def _searched(row: ListedRun) -> str:
 def _values(row: ListedRun) -> dict[str, str]:
     found = {name.lower(): text for name, text in settings_of(row).items()}
     found |= {"name": row.name, "status": row.summary.status}
-    found |= {} if row.step is None else {"step": str(row.step)}
-    found |= {} if row.loss is None else {"loss": str(row.loss)}
+    if row.step is not None:
+        found["step"] = str(row.step)
+    if row.loss is not None:
+        found["loss"] = str(row.loss)
     return found
 
 

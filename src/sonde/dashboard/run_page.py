@@ -61,15 +61,11 @@ seconds.
 def page(row: ListedRun, run: OpenRun, part: str, query: Query) -> str:
     """Return the page of one part of the run, with its header."""
     head = tag("header", crumbs(), tag("h1", row.name), run_state(row, run))
-    links = [
-        tag(
-            "a",
-            name.capitalize() or "Overview",
-            href=run_address(row.name, name),
-            aria_current="page" if name == part else None,
-        )
-        for name in PARTS
-    ]
+    links = []
+    for name in PARTS:
+        title = name.capitalize() or "Overview"
+        current = "page" if name == part else None
+        links.append(tag("a", title, href=run_address(row.name, name), aria_current=current))
     tabs = tag("nav", links, class_="tabs", aria_label="parts of the run")
     return document(row.name, head, tabs, PARTS[part](row, run, query), live=row.name)
 
@@ -190,15 +186,11 @@ def log_page(row: ListedRun, run: OpenRun, query: Query) -> Child:
     """Render the end of the log of one rank."""
     files = RunLayout(run.path).record_files(layout.LOG)
     rank = whole(query.get("rank"), 0)
-    links = [
-        tag(
-            "a",
-            f"rank {file.rank}",
-            href=run_address(row.name, "log", rank=str(file.rank)),
-            aria_current="true" if file.rank == rank else None,
-        )
-        for file in files[:256]
-    ]
+    links = []
+    for file in files[:256]:
+        current = "true" if file.rank == rank else None
+        address = run_address(row.name, "log", rank=str(file.rank))
+        links.append(tag("a", f"rank {file.rank}", href=address, aria_current=current))
     found = [file.path for file in files if file.rank == rank]
     records = list(newest_records(found[0]))[::-1] if found else []
     written = [record for record in records if record.get("type") != METADATA][-_MAX_LINES:]

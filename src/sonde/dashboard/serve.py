@@ -315,11 +315,9 @@ class _Pages:
             with contextlib.suppress(SondeError, OSError), self.folder.open(name) as run:
                 found[name] = {"spark": "", "events": "", "cause": "", "damage": ""}  # unreadable
                 details = self.folder.details(name)
-                damage = (
-                    wording.counted(details.num_damaged, "damaged line")
-                    if details.num_damaged
-                    else ""
-                )
+                damage = ""
+                if details.num_damaged:
+                    damage = wording.counted(details.num_damaged, "damaged line")
                 found[name] = {
                     "spark": frame.spark(run.find(LOSS)),
                     "events": f"{details.num_events or ''}",
@@ -349,8 +347,9 @@ class _Pages:
             raise SettingError(replaying.problem)
         if replaying.script and query.get("again") != "1":
             raise SettingError("this runs the run's own script, which was not agreed to")
-        flags = [*replaying.flags, *([YES] if AGAIN in replaying.flags else [])]
-        command = [*SONDE, kind, str(path), "--step", str(step), *flags]
+        command = [*SONDE, kind, str(path), "--step", str(step), *replaying.flags]
+        if AGAIN in replaying.flags:
+            command.append(YES)
         return EventStream(output_of(command, self.job_slot), self.slots, _JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:

@@ -125,32 +125,41 @@ def cut_batches(
         1, max_tokens=int(budget), max_sentences=int(limit), multiple_of=int(multiple_of)
     )
     num_samples = len(cost)
+    if num_samples == 0:
+        return np.zeros(1, np.int64)
+
+    def most(longest: int) -> int:
+        """How many samples fit if the longest costs this much."""
+        return min(limit, budget // longest) if longest else limit
+
+    # Samples of one cost that stand together are taken at once, for speed: a run of them.
     ends = np.append(np.flatnonzero(np.diff(cost)) + 1, num_samples)
-    values: list[int] = cost[ends - 1].tolist() if num_samples else []
+    run_costs: list[int] = cost[ends - 1].tolist()
     run_ends: list[int] = ends.tolist()
-    bounds = [0] if num_samples else []
-    start = run = 0
+    bounds = [0]
+    start = 0
+    run = 0
     while start < num_samples:
         while run_ends[run] <= start:
             run += 1
         last = run
-        longest = values[last]
-        room = min(limit, budget // longest if longest else _UNLIMITED)
+        longest = run_costs[last]
+        room = most(longest)
         # Take whole runs while the next one's first sample still fits.
         while run_ends[last] < num_samples and run_ends[last] - start < room:
-            longest = max(longest, values[last + 1])
-            wider = min(limit, budget // longest if longest else _UNLIMITED)
-            if run_ends[last] - start + 1 > wider:
+            longest = max(longest, run_costs[last + 1])
+            room_beside = most(longest)
+            if run_ends[last] - start + 1 > room_beside:
                 room = run_ends[last] - start
                 break
-            room = wider
+            room = room_beside
             last += 1
         size = min(room, run_ends[last] - start)
         if size > multiple_of:
             size -= size % multiple_of
         start += size
         bounds.append(start)
-    return np.array(bounds or [0], np.int64)
+    return np.array(bounds, np.int64)
 
 
 def padding_efficiency(lengths: NDArray[np.integer], batches: Batches) -> float:
@@ -165,9 +174,8 @@ def padding_efficiency(lengths: NDArray[np.integer], batches: Batches) -> float:
 
 def epoch_order(num_batches: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of the batches in an epoch: a shuffle of 0 … num_batches-1."""
-    return np.argsort(_random_bits(num_batches, seed, epoch), kind="stable").astype(
-        np.int64, copy=False
-    )
+    order = np.argsort(_random_bits(num_batches, seed, epoch), kind="stable")
+    return order.astype(np.int64, copy=False)
 
 
 def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDArray[np.int64]:
@@ -188,10 +196,10 @@ def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDAr
         ties = _random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples]
         # Orders stay as 0.2 made them: lengths, tie and sample shared 64 bits, and of the tie at
         # least 8 were used.
-        room = 64 - sum(
-            bits.bit_length() for bits in (num_samples, *(int(key.max()) for key in keys))
-        )
-        order = np.argsort(ties >> np.uint16(16 - room) if 8 <= room < 16 else ties, kind="stable")
+        room = 64 - num_samples.bit_length() - sum(int(key.max()).bit_length() for key in keys)
+        if 8 <= room < 16:
+            ties = ties >> np.uint16(16 - room)
+        order = np.argsort(ties, kind="stable")
     for key in reversed(keys):
         # numpy sorts 16 bits in linear time, four times faster than 32.
         narrow = key.astype(np.uint16) if int(key.max()) < 1 << 16 else key

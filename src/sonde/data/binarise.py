@@ -180,59 +180,73 @@ class _Preparation:
     def run(self) -> Prepared:
         """Run all stages in order."""
         settings = self.settings
-        parts_directory = self.settings.out / _PARTS
-        for path in (
-            path
-            for texts in settings.splits.values()
-            for path in texts.values()
-            if str(path) != "-"
-        ):
-            first_bytes(path)
-        disk.make_directories(parts_directory)
-        for directory in (settings.out, parts_directory):
+        self._check_inputs()
+        disk.make_directories(self._parts_directory)
+        for directory in (settings.out, self._parts_directory):
             sweep_temporaries(directory)
         files = {split: self._as_files(texts) for split, texts in settings.splits.items()}
-        self.num_total_bytes = sum(
-            path.stat().st_size for texts in files.values() for path in texts.values()
-        )
+        self.num_total_bytes = _num_bytes(files)
         stamp = self._write_tokenizer(self._make_tokenizer(next(iter(files.values()))))
         self.num_done_bytes = 0
-        # Workers may run in another directory.
-        encode_block = functools.partial(
-            make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp
-        )
-        parts: dict[str, dict[str, list[Part]]] = {split: {} for split in files}
-        for split, texts in files.items():
-            for language, path in texts.items():
-                blocks = self._blocks("encode", f"{split}.{language}", path)
-                made = in_order(
-                    self.executor, encode_block, blocks, num_under_way=self.num_under_way
-                )
-                parts[split][language] = list(made)
+        parts = self._encode(files, stamp)
         sidecars: list[Sidecar] = []
-        bad: list[BadLine] = []
-        for split, of_split in parts.items():
+        bad_lines: list[BadLine] = []
+        for split, parts_of_split in parts.items():
             self._report("merge", split)
-            done, found = merge_split(split, of_split, settings, stamp)
-            sidecars += done
-            bad += found
-        (settings.out / _BAD_LINES).unlink(missing_ok=True)
-        if bad:
-            lines = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
-            write_file(settings.out / _BAD_LINES, lines.encode())
-        shutil.rmtree(parts_directory, ignore_errors=True)
-        reused = [
-            part.reused
-            for of_split in parts.values()
-            for rows in of_split.values()
-            for part in rows
+            merged, bad_of_split = merge_split(split, parts_of_split, settings, stamp)
+            sidecars += merged
+            bad_lines += bad_of_split
+        self._write_bad_lines(bad_lines)
+        shutil.rmtree(self._parts_directory, ignore_errors=True)
+        all_parts = [
+            part
+            for parts_of_split in parts.values()
+            for parts_of_text in parts_of_split.values()
+            for part in parts_of_text
         ]
         return Prepared(
             sidecars=tuple(sidecars),
-            bad_lines=tuple(bad),
-            num_parts=len(reused),
-            num_reused_parts=sum(reused),
+            bad_lines=tuple(bad_lines),
+            num_parts=len(all_parts),
+            num_reused_parts=sum(part.reused for part in all_parts),
         )
+
+    @property
+    def _parts_directory(self) -> Path:
+        return self.settings.out / _PARTS
+
+    def _check_inputs(self) -> None:
+        """Raise if a file to prepare cannot be read, before anything is written."""
+        for texts in self.settings.splits.values():
+            for path in texts.values():
+                if str(path) != "-":
+                    first_bytes(path)
+
+    def _encode(
+        self, files: Mapping[str, Mapping[str, Path]], stamp: TokenizerStamp
+    ) -> dict[str, dict[str, list[Part]]]:
+        """Encode every text in parts. Return the parts by split and language."""
+        # Workers may run in another directory.
+        settings = replace(self.settings, out=self.settings.out.absolute())
+        encode_block = functools.partial(make_part, settings=settings, stamp=stamp)
+        parts: dict[str, dict[str, list[Part]]] = {}
+        for split, texts in files.items():
+            parts[split] = {}
+            for language, path in texts.items():
+                blocks = self._blocks("encode", f"{split}.{language}", path)
+                encoded = in_order(
+                    self.executor, encode_block, blocks, num_under_way=self.num_under_way
+                )
+                parts[split][language] = list(encoded)
+        return parts
+
+    def _write_bad_lines(self, bad_lines: Sequence[BadLine]) -> None:
+        """Write the list of bad lines in place of an earlier one; no file if there are none."""
+        path = self.settings.out / _BAD_LINES
+        path.unlink(missing_ok=True)
+        if bad_lines:
+            listed = "".join(f"{bad.source}:{bad.line}: {bad.kind}\n" for bad in bad_lines)
+            write_file(path, listed.encode())
 
     def _as_files(self, texts: Mapping[str, Path]) -> dict[str, Path]:
         """Return the texts with standard input saved to a file."""
@@ -308,6 +322,10 @@ class _Preparation:
             self.on_progress(stage, name, self.num_done_bytes, self.num_total_bytes)
 
 
+def _num_bytes(files: Mapping[str, Mapping[str, Path]]) -> int:
+    return sum(path.stat().st_size for texts in files.values() for path in texts.values())
+
+
 def _count_block(block: TextBlock) -> Counter[str]:
     return Counter("\n".join(split_lines(read_block(block), _NO_LIMIT).lines).split())
 
@@ -381,11 +399,10 @@ def merge_split(
     sources = {
         language: "standard input" if text == "-" else text for language, text in texts.items()
     }
-    nothing = np.zeros(0, np.uint8)
-    wrong = {
-        language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in rows)])
-        for language, rows in parts.items()
-    }
+    wrong: dict[str, NDArray[np.uint8]] = {}
+    for language, parts_of_text in parts.items():
+        kinds_of_parts = [_read_part(part, 2)[1] for part in parts_of_text]
+        wrong[language] = np.concatenate([np.zeros(0, np.uint8), *kinds_of_parts])
     if len({len(kinds) for kinds in wrong.values()}) > 1:
         raise SettingError(
             "parallel files have different numbers of lines",

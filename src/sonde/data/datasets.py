@@ -363,7 +363,10 @@ class MixtureDataset:
     def lengths(self) -> NDArray[np.int32]:
         """Length of each sample in tokens, as its dataset reports it."""
         return np.concatenate(
-            [one.lengths[seen] for one, seen in zip(self._datasets, self._seen, strict=True)]
+            [
+                dataset.lengths[seen]
+                for dataset, seen in zip(self._datasets, self._seen, strict=True)
+            ]
         )
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -127,20 +127,23 @@ class Collater:
             samples = [Sample(row, row if self.has_source else None, weight=0.0)]
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target = rows.target
-        source = rows.source
+        # The decoder reads each row shifted by one, with the end token in front.
         shifted = np.roll(target.tokens, 1)
-        shifted[(np.cumsum(target.sizes) - target.sizes)[target.sizes > 0]] = self.eos
+        row_starts = np.cumsum(target.sizes) - target.sizes
+        shifted[row_starts[target.sizes > 0]] = self.eos
         padded, decoder_input = self._padded(target.sizes, self.pad_target, target.tokens, shifted)
+        source = None
+        source_lengths = None
+        if rows.source is not None:
+            sizes = rows.source.sizes
+            (source,) = self._padded(sizes, self.pad_source, rows.source.tokens)
+            source_lengths = torch.from_numpy(sizes)
         return Batch(
             target=padded,
             target_lengths=torch.from_numpy(target.sizes),
             decoder_input=decoder_input,
-            source=(
-                None
-                if source is None
-                else self._padded(source.sizes, self.pad_source, source.tokens)[0]
-            ),
-            source_lengths=None if source is None else torch.from_numpy(source.sizes),
+            source=source,
+            source_lengths=source_lengths,
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.sizes[rows.weights != 0].sum()),
             provenance=rows.provenance,
@@ -185,23 +188,15 @@ def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:
                 # Any other error was raised by a dataset in its worker, or belongs to a batch whose
                 # worker died before it was fetched.
                 is_late = isinstance(error, RuntimeError) and "timed out" in str(error)
-                # a dying process breaks its connections shortly before it is seen to be dead
                 if not is_late:
-                    for sentinel in connection.wait(
-                        [worker.sentinel for worker in workers], timeout=POLL_SECONDS
-                    ):
-                        next(worker for worker in workers if worker.sentinel == sentinel).join(
-                            POLL_SECONDS
-                        )
+                    _await_deaths(workers)
                 failure = _death(workers)
-                if is_late and not failure and time.monotonic() - started >= stall_seconds:
-                    failure = (
-                        f"{_late_worker(iterator, workers)} has not answered for {stall_seconds:g}"
-                        " seconds"
-                    )
-                if not failure:
-                    if is_late:
+                if is_late and failure is None:
+                    if time.monotonic() - started < stall_seconds:
                         continue
+                    late = _late_worker(iterator, workers)
+                    failure = f"{late} has not answered for {stall_seconds:g} seconds"
+                if failure is None:
                     raise
                 # nobody waits for them any more, and a stalled one would not end when asked
                 for worker in workers:
@@ -222,7 +217,16 @@ def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:
         getattr(iterator, "_shutdown_workers", lambda: None)()
 
 
+def _await_deaths(workers: list[Any]) -> None:
+    """Give a dying worker time to be seen as dead: it breaks its connections shortly before."""
+    ended = connection.wait([worker.sentinel for worker in workers], timeout=POLL_SECONDS)
+    for worker in workers:
+        if worker.sentinel in ended:
+            worker.join(POLL_SECONDS)
+
+
 def _death(workers: list[Any]) -> str | None:
+    """Return how the first dead worker died, or None if all are alive."""
     for rank, worker in enumerate(workers):
         if code := worker.exitcode:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"

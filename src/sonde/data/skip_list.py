@@ -99,12 +99,16 @@ def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
 
 
 def _entries(dataset: str, samples: NDArray[np.int64]) -> list[str]:
+    """Return a line for each run of neighbouring samples, with its checksum."""
+    if not len(samples):
+        return []
     breaks = np.flatnonzero(np.diff(samples) > 1) + 1
-    runs = np.split(samples, breaks) if len(samples) else []
-    entries = [
-        f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") + "  " for run in runs
-    ]
-    return [entry + _SEAL + _crc(entry) for entry in entries]
+    entries = []
+    for run in np.split(samples, breaks):
+        numbers = f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}"
+        entry = f"{dataset} {numbers}  "
+        entries.append(entry + _SEAL + _crc(entry))
+    return entries
 
 
 def _crc(entry: str) -> str:

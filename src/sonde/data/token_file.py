@@ -337,8 +337,6 @@ class TokenFile:
 def _map(path: Path) -> mmap.mmap | bytes:
     with open_regular(path, follow=True) as file:
         # An empty file cannot be mapped, but an empty corpus is still a corpus.
-        return (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if os.fstat(file.fileno()).st_size
-            else b""
-        )
+        if os.fstat(file.fileno()).st_size:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return b""

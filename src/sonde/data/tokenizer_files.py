@@ -243,17 +243,22 @@ def _sentencepiece(purpose: str) -> Any:
 
 
 def _find_specials(ids: Mapping[str, int]) -> SpecialIds:
-    bos, pad, eos, unk = (
-        next((ids[name] for name in names if name in ids), None)
-        for names in (_BOS, _PAD, _EOS, _UNK)
-    )
+    def first_of(names: Sequence[str]) -> int | None:
+        return next((ids[name] for name in names if name in ids), None)
+
+    bos = first_of(_BOS)
+    pad = first_of(_PAD)
+    eos = first_of(_EOS)
     if eos is None:
         raise SettingError(
             "the tokenizer has no end-of-sequence token",
             hint=f"it needs one of {', '.join(_EOS)} in its vocabulary",
         )
     return SpecialIds(
-        bos=eos if bos is None else bos, pad=eos if pad is None else pad, eos=eos, unk=unk
+        bos=eos if bos is None else bos,
+        pad=eos if pad is None else pad,
+        eos=eos,
+        unk=first_of(_UNK),
     )
 
 

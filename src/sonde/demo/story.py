@@ -23,7 +23,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
@@ -33,7 +34,7 @@ from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.heal.decision import Heal, counted, describe, read_history
+from sonde.heal.decision import Heal, describe, read_history
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk
@@ -42,6 +43,7 @@ from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
+from sonde.report.wording import counted
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.spike_log import RecordedSpike, read_spikes
@@ -138,11 +140,15 @@ def _text(spike: RecordedSpike, run: Path, narrator: Narrator) -> None:
 
 def _replay(step: int, run: Path, narrator: Narrator) -> None:
     narrator.act(f"Replaying step {step}")
-    made = replay_step(run, step).replay
-    other = f"not the same: {'; '.join(made.differences) or 'why is not known'}"
-    same = "the same, bit for bit" if made.reproduced else other
-    start = f"From the checkpoint after {made.from_step}"
-    narrator.tell(f"{start}: {made.replayed_loss!r}; recorded was {made.recorded_loss!r}: {same}.")
+    replayed = replay_step(run, step).replay
+    if replayed.reproduced:
+        result = "the same, bit for bit"
+    else:
+        result = f"not the same: {'; '.join(replayed.differences) or 'why is not known'}"
+    narrator.tell(
+        f"From the checkpoint after {replayed.from_step}: {replayed.replayed_loss!r}; recorded was"
+        f" {replayed.recorded_loss!r}: {result}."
+    )
 
 
 def _diagnosis(step: int, run: Path, narrator: Narrator) -> Verdict:
@@ -150,17 +156,16 @@ def _diagnosis(step: int, run: Path, narrator: Narrator) -> Verdict:
     verdict = diagnose(run, step)
     write_verdict(run, verdict)
     cause = verdict.causes[0]
-    place = "".join(
-        f" It is line {suspect.line} of {suspect.file}."
-        for suspect in cause.suspects[:1]
-        if suspect.line is not None
-    )
+    place = ""
+    if cause.suspects and cause.suspects[0].line is not None:
+        suspect = cause.suspects[0]
+        place = f" It is line {suspect.line} of {suspect.file}."
     tried = counted(len(verdict.experiments), "experiment")
     narrator.tell(
         f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}"
     )
-    for one in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
-        narrator.tell(f"· {one}")
+    for fact in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
+        narrator.tell(f"· {fact}")
     return verdict
 
 
@@ -184,24 +189,34 @@ def _translations(scenario: Scenario, run: Path, narrator: Narrator) -> None:
     narrator.act("Held-out sentences, by beam search")
     translator = open_translator(run)
     sources, references = (lines[-NUM_HELD_OUT:] for lines in scenario.texts.values())
-    found = [
-        translation.text for translation in translator.translate(sources, translator.search(beam=5))
-    ]
-    for source, reference, text in list(zip(sources, references, found, strict=True))[:_NUM_SHOWN]:
-        right = "right" if text == reference else f"should be: {reference}"
-        narrator.tell(source)
-        narrator.tell(f"→ {text} ({right})")
-    num_right = sum(text == reference for text, reference in zip(found, references, strict=True))
+    translations = translator.translate(sources, translator.search(beam=5))
+    num_right = 0
+    rows = zip(sources, references, translations, strict=True)
+    for number, (source, reference, translation) in enumerate(rows):
+        is_right = translation.text == reference
+        num_right += is_right
+        if number < _NUM_SHOWN:
+            judgement = "right" if is_right else f"should be: {reference}"
+            narrator.tell(source)
+            narrator.tell(f"→ {translation.text} ({judgement})")
     narrator.tell(f"{num_right} of {len(references)} are right to the letter.")
 
 
 def _hidden(recipe: RecipeSettings, planted: Planted, run: Path, narrator: Narrator) -> None:
     narrator.act("The same text in batches of 64")
-    smaller = replace(
-        recipe, model_dim=64, ffn_dim=128, save_every_updates=None, validate_every_epochs=None
-    )
     changed = replace(
-        smaller, block_size=64, max_sentences=64, max_tokens=None, max_updates=None, max_epochs=1
+        recipe,
+        # small rows, many to a batch
+        block_size=64,
+        max_sentences=64,
+        max_tokens=None,
+        # a smaller model, for one epoch, without checkpoints on the way
+        model_dim=64,
+        ffn_dim=128,
+        max_updates=None,
+        max_epochs=1,
+        save_every_updates=None,
+        validate_every_epochs=None,
     )
     train(changed, run)
     log = read_spikes(run)
@@ -237,8 +252,9 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: 
     with out_of_sight(folder):
         train_healing(recipe, run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
     narrator.act("What the run tells of it")
-    for sentence in (one for chapter in describe(run) for one in chapter):
-        narrator.tell(f"· {sentence}")
+    for chapter in describe(run):
+        for sentence in chapter:
+            narrator.tell(f"· {sentence}")
     narrator.act("The same training, and nothing happens to it")
     loss = train(recipe, untouched)
     same = _weights(run) == _weights(untouched)
@@ -251,10 +267,8 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: 
 
 def _weights(run: Path) -> dict[str, Any]:
     store = CheckpointStore(checkpoint_place(run))
-    return {
-        name: value.tolist()
-        for name, value in store.load(store.folder.steps()[-1])["model"].items()
-    }
+    state = store.load(store.folder.steps()[-1])
+    return {name: tensor.tolist() for name, tensor in state["model"].items()}
 
 
 class Strike(Callback):
@@ -272,10 +286,9 @@ class Strike(Callback):
     def _before_forward(self, module: nn.Module, _: object) -> None:
         if self._is_now and isinstance(module, Transformer):
             self._hook.remove()
+            matrices = [parameter for parameter in module.parameters() if parameter.ndim == 2]
             with torch.no_grad():
-                next(parameter for parameter in module.parameters() if parameter.ndim == 2)[
-                    :, 0
-                ] = 30.0
+                matrices[0][:, 0] = 30.0
 
 
 def prepare_data(scenario: Scenario, folder: Path) -> tuple[Planted, Prepared]:

@@ -85,17 +85,7 @@ class BrokenNumbers:
         if len(self.ranks) < self.world_size:
             listed = ", ".join(map(str, self.ranks))
             sentences.append(f"it happens on rank {listed} of {self.world_size} ranks only")
-        if self.module and self.is_forward:
-            sentences.append(f"the output of {self.module} is the first that is not finite")
-        elif self.module:
-            sentences.append(
-                f"the forward pass is finite; {self.module} is the first module whose backward"
-                " gives a gradient that is not"
-            )
-        elif self.is_forward:
-            sentences.append("every module's output is finite, the loss is not")
-        else:
-            sentences.append("the forward pass is finite, the gradients are not")
+        sentences += self._where()
         if not self.is_run_again:
             sentences += self._as_it_is()
         if math.isfinite(self.largest):
@@ -114,6 +104,17 @@ class BrokenNumbers:
             )
         return sentences
 
+    def _where(self) -> list[str]:
+        """Describe in which part of the step numbers break, and in which module."""
+        if self.module and self.is_forward:
+            return [f"the output of {self.module} is the first that is not finite"]
+        if self.module:
+            first = f"{self.module} is the first module whose backward gives a gradient that is not"
+            return [f"the forward pass is finite; {first}"]
+        if not self.is_forward:
+            return ["the forward pass is finite, the gradients are not"]
+        return ["every module's output is finite, the loss is not"] if self.is_run_again else []
+
     def _as_it_is(self) -> list[str]:
         """Describe what is seen where the step was not run again."""
         sentences = []
@@ -123,8 +124,8 @@ class BrokenNumbers:
                 f" finite, that of {self.gradients[-1]} among them"
             )
         sentences.append(
-            "the step cannot be run again here, so the operation is not known: let recorder.step"
-            " call your step function"
+            "the step was not run again, so the operation is not known: that takes a step function"
+            " for recorder.step to call, time (scene_seconds) and memory"
         )
         return sentences
 

@@ -167,8 +167,17 @@ def starting_tokens(
 def refilled(is_open: list[bool]) -> list[int]:
     """Return the rows that stay, with the last ones moved to the places of those that left."""
     num_open = sum(is_open)
-    movers = (row for row in range(len(is_open) - 1, -1, -1) if is_open[row])
-    return [row if is_open[row] else next(movers) for row in range(num_open)]
+    last = len(is_open)
+    rows = []
+    for row in range(num_open):
+        if is_open[row]:
+            rows.append(row)
+            continue
+        last -= 1
+        while not is_open[last]:
+            last -= 1
+        rows.append(last)
+    return rows
 
 
 class _Search:
@@ -229,14 +238,15 @@ class _Search:
         if self.step == 0:
             self._open_pools(log_probs.shape[-1])
         self.constraints.apply(log_probs, self.tokens, self.step, self.rows)
-        candidates = (
-            self._drawn(log_probs, self.sampling) if self.sampling else self._best(log_probs)
-        )
+        if self.sampling:
+            candidates = self._drawn(log_probs, self.sampling)
+        else:
+            candidates = self._best(log_probs)
         if attention is not None:
             newest = attention.unsqueeze(2)
-            self.attention = (
-                newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
-            )
+            if self.attention is not None:
+                newest = torch.cat((self.attention, newest), dim=2)
+            self.attention = newest
         self._finish(candidates)
         self._advance(candidates)
         self.step += 1
@@ -246,11 +256,10 @@ class _Search:
         own = self.settings
         if own.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
             self.group_beam = max(1, min(self.group_beam, vocab_size - 1))
-        size = (
-            min(own.n_best, self.group_beam)
-            if own.stop == "exact" and not self.sampling
-            else self.group_beam
-        )
+        if own.stop == "exact" and not self.sampling:
+            size = min(own.n_best, self.group_beam)
+        else:
+            size = self.group_beam
         first_come = own.stop == "fairseq" and not self.sampling
         for sentence in self.rows:
             self.pools[sentence] = [
@@ -277,11 +286,9 @@ class _Search:
                 own = own - self.settings.diversity * self._chosen(found, log_probs.shape[-1])
             one = best_candidates(own, self.scores[:, mine], self.width)
             found.append(one._replace(parents=one.parents + first))
-        return (
-            found[0]
-            if len(found) == 1
-            else Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-        )
+        if len(found) == 1:
+            return found[0]
+        return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
 
     def _chosen(self, groups: list[Candidates], vocab_size: int) -> Tensor:
         """Return how many open hypotheses of these groups continue with each token, [B, 1, V]."""

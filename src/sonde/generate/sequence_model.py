@@ -221,11 +221,10 @@ class HuggingFaceModel(_NetworkModel):
             rows = frontier.sentences.repeat_interleave(num_hypotheses)
             if cache is not None:
                 assert frontier.parents is not None
-                kept = (
-                    torch.arange(num_sentences, device=tokens.device)
-                    if frontier.kept is None
-                    else frontier.kept
-                )
+                if frontier.kept is None:
+                    kept = torch.arange(num_sentences, device=tokens.device)
+                else:
+                    kept = frontier.kept
                 cache.reorder_cache((kept[:, None] * num_before + frontier.parents).flatten())
                 tokens = tokens[:, -1:]
             if encoded is None:

@@ -161,11 +161,10 @@ def _encoded(
     """
     found = tokenizer.encode_batch(list(texts))
     if isinstance(found, Ragged):
-        found = (
-            [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])]
-            if texts
-            else []
-        )
+        if not texts:
+            return []
+        ends = np.cumsum(found.sizes)[:-1]
+        found = [row[:-1].tolist() for row in np.split(found.tokens, ends)]
     rows = []
     for encoding in found:
         ids = list(getattr(encoding, "ids", encoding))

@@ -83,9 +83,12 @@ class Heal:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
-        """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this."""
-        # imports torch, which reading the settings does not need
+    def train(self, trainer: Any, start: Callable[[Any, bool], str], /) -> str:
+        """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this: it is below healing
+        and knows it as a `Healer` only.
+        """
+        # Imports torch, which reading the settings does not need: so the types here are `Any`, and
+        # those of `train_in_place` are what counts.
         from sonde.heal import train_in_place
 
         return train_in_place(trainer, self, start)
@@ -188,16 +191,13 @@ def decide(
 def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
     """Return why these actions exceed the limits, or None if they do not."""
     done = [act for act in acts if act.kind != "stop"]
-    spent = {
-        f"{heal.max_times} times": len(done) > heal.max_times,
-        f"{heal.max_skipped:,} samples": sum(one.num_skipped for one in done) > heal.max_skipped,
-        f"{heal.max_repeated:,} steps again": (
-            sum(one.num_repeated for one in done) > heal.max_repeated
-        ),
-    }
-    return next(
-        (f"the budget of {what} is spent" for what, is_spent in spent.items() if is_spent), None
-    )
+    if len(done) > heal.max_times:
+        return f"the budget of {heal.max_times} times is spent"
+    if sum(act.num_skipped for act in done) > heal.max_skipped:
+        return f"the budget of {heal.max_skipped:,} samples is spent"
+    if sum(act.num_repeated for act in done) > heal.max_repeated:
+        return f"the budget of {heal.max_repeated:,} steps again is spent"
+    return None
 
 
 def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: Heal) -> int:
@@ -213,7 +213,7 @@ def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: 
         steps.append(first.bad_checkpoint)
     if first is None or first.blames != "samples" or first.confidence < _PLAIN:
         steps += [
-            one.checkpoint for one in past if one.kind != "stop" and _is_again(call, one, heal)
+            act.checkpoint for act in past if act.kind != "stop" and _is_again(call, act, heal)
         ]
     return min(steps)
 
@@ -332,7 +332,7 @@ def write_event(
     run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act
 ) -> None:
     """Append a record to the history, synced to disk before this returns."""
-    values: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
+    values: Mapping[str, Any] = {name: asdict(detail) for name, detail in details.items()}
     if not append_event(run, EVENT, phase=phase, **values):
         raise RunError(
             f"{run} cannot be mended: its events cannot be written",
@@ -361,7 +361,7 @@ def describe_action(act: Act, *, would: bool = False) -> list[str]:
         f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
     )
     done = f"Would have been done: {_done(act)}" if would else _done(act)
-    cost = f"Cost: {counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
+    cost = f"Cost: {_counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
     return [_happened(act.call), f"{found} {act.why}.", done, cost]
 
 
@@ -387,21 +387,28 @@ def _done(act: Act) -> str:
         )
     if act.kind == "go back":
         return f"Back to {place}, and on as it was."
-    which = ", ".join(
-        f"{name} {' '.join(map(str, numbers[:8]))}{' …' * (len(numbers) > 8)}"
-        for name, numbers in act.skip.items()
-    )
+    which = ", ".join(_samples_text(name, numbers) for name, numbers in act.skip.items())
     whose = "the batch, " if act.kind == "skip batch" else ""
-    return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
+    return (
+        f"Back to {place}, and on without {whose}{_counted(act.num_skipped, 'sample')} ({which})."
+    )
+
+
+def _samples_text(dataset: str, numbers: Sequence[int]) -> str:
+    """Return a dataset's name and the numbers of its samples, the first eight of them."""
+    listed = [str(number) for number in numbers[:8]]
+    if len(numbers) > 8:
+        listed.append("…")
+    return " ".join([dataset, *listed])
 
 
 def _in_all(acts: tuple[Act, ...]) -> str:
     back = [act for act in acts if act.kind != "stop"]
-    samples = counted(sum(one.num_skipped for one in back), "sample")
-    steps = counted(sum(one.num_repeated for one in back), "step")
-    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {steps} made again."
+    samples = _counted(sum(act.num_skipped for act in back), "sample")
+    steps = _counted(sum(act.num_repeated for act in back), "step")
+    return f"In all: mended {_counted(len(back), 'time')}, {samples} left out, {steps} made again."
 
 
-def counted(number: int, noun: str) -> str:
+def _counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

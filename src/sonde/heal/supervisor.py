@@ -29,9 +29,10 @@ from typing import Any, Final
 import msgspec
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
-from sonde.data.skip_list import SkipList
+from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
@@ -52,6 +53,7 @@ from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.spike_log import samples_of_step
+from sonde.train.rates import Rates
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings
@@ -95,25 +97,31 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
     """
     if not RunLayout(run).manifest.exists():
         return Continuation()
-    acts, _, call, act = read_history(run)
-    if call is not None:
-        act = find_act(run, call, heal, past=acts)
-        if act.skip and not can_skip:
-            act = replace(
-                act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out"
-            )
-        write_event(run, "act", act=act)
-        acts = (*acts, act)
-    if act is not None:
-        if act.kind != "stop":
-            reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace(
-                "\n", " "
-            )
-            skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
-            apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
+    history = read_history(run)
+    acts = history.acts
+    pending = history.act
+    if history.call is not None:
+        pending = find_act(run, history.call, heal, past=acts)
+        if pending.skip and not can_skip:
+            why = f"{pending.why}, and this data cannot leave them out"
+            pending = replace(pending, kind="stop", skip={}, why=why)
+        write_event(run, "act", act=pending)
+        acts = (*acts, pending)
+    if pending is None:
+        return _way_on(run, acts)
+    if pending.kind == "stop":
         write_event(run, "done")
-    is_end = act is not None and act.kind == "stop"
-    return Continuation(stop=act) if is_end else _way_on(run, acts)
+        return Continuation(stop=pending)
+    _go_back(run, pending, is_ours=is_ours)
+    write_event(run, "done")
+    return _way_on(run, acts)
+
+
+def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
+    """Roll the run back and set its skip list, as the action says."""
+    reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+    skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
+    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
 
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
@@ -133,7 +141,7 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     checkpoint = plan_way_back(
         run, decision.back_before(verdict, call, past, heal), SkipList(), ""
     ).checkpoint
-    rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
+    rates = {number: record.lr for number, record in read_steps(run).by_number.items()}
     batch = SkipList()
     with suppress(SettingError):  # it was not recorded
         batch = samples_of_step(run, call.first_step)[0]
@@ -151,7 +159,8 @@ def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
     one.
     """
     command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
-    command += ["--trust-recipe"] if read_manifest(run).recipe else []
+    if read_manifest(run).recipe:
+        command.append("--trust-recipe")
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -319,11 +328,29 @@ def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool
     assert trainer.run is not None
 
     def go_on(way: Continuation, watch: HealCallback) -> str:
-        trainer.go_on_with(**way.settings)
+        _apply(trainer, **way.settings)
         return start(watch, way.start_over)
 
     can_skip = hasattr(trainer.data, "leave_out")
     return keep_training(go_on, trainer.run.directory, heal, is_ours=True, can_skip=can_skip)
+
+
+def _apply(
+    trainer: Trainer,
+    *,
+    skip_list: str | None = None,
+    lr_limit: float | None = None,
+    lr_limit_until: int | None = None,
+) -> None:
+    """From the next start on, leave out the samples of a skip list and limit the learning rate of a
+    `Schedule`.
+    """
+    if skip_list is not None:
+        trainer.data.leave_out(read_skip_list(Path(skip_list)))
+    if lr_limit is not None:
+        assert isinstance(trainer.schedule, Schedule)
+        limited = replace(trainer.schedule, lr_limit=lr_limit, lr_limit_until=lr_limit_until)
+        trainer.rates = Rates(limited, trainer.optimizer)
 
 
 def keep_training(

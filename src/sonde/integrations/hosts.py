@@ -159,4 +159,4 @@ def load_watch(run: Run, folder: Path) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(one) for one in re.findall(r"\d+", text)[:3]]
+    return [int(digits) for digits in re.findall(r"\d+", text)[:3]]

@@ -281,7 +281,12 @@ def _resume_from(trainer: Any, checkpoint: str) -> None:
 
 def _num_rows(inputs: Any) -> int:
     return next(
-        (len(one) for one in inputs.values() if isinstance(one, torch.Tensor) and one.dim()), 0
+        (
+            len(value)
+            for value in inputs.values()
+            if isinstance(value, torch.Tensor) and value.dim()
+        ),
+        0,
     )
 
 

@@ -176,7 +176,9 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         self._trainer = trainer
         self._order = None
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
-        logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
+        logger = next(
+            (logger for logger in trainer.loggers if isinstance(logger, SondeLogger)), None
+        )
         if logger is not None and Path(logger.save_dir).absolute() == self._directory.absolute():
             self.run = logger.open(hparams, trainer.global_rank, trainer.world_size)
         else:
@@ -290,11 +292,10 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         outputs: list[Any] = []
 
         def step(given: dict[str, Any]) -> Any:
-            own = (
-                {name: one for name, one in given.items() if name not in _OWN}
-                if is_dict
-                else given[_BATCH]
-            )
+            if is_dict:
+                own = {name: value for name, value in given.items() if name not in _OWN}
+            else:
+                own = given[_BATCH]
             named = OrderedDict({**kwargs, place: own})
             if "batch_idx" in named:
                 named["batch_idx"] = given[_INDEX]
@@ -328,12 +329,16 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         run = self.run
         assert run is not None
         first, *others = trainer.optimizers
-        named: dict[str, Any] = {f"optimizer_{at}": one for at, one in enumerate(others, 1)}
+        named: dict[str, Any] = {
+            f"optimizer_{at}": optimizer for at, optimizer in enumerate(others, 1)
+        }
         named |= {
-            f"scheduler_{at}": one.scheduler for at, one in enumerate(trainer.lr_scheduler_configs)
+            f"scheduler_{at}": config.scheduler
+            for at, config in enumerate(trainer.lr_scheduler_configs)
         }
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        named |= {} if scaler is None else {"scaler": scaler}
+        if scaler is not None:
+            named["scaler"] = scaler
         self._recorder = Recorder(
             run,
             model,

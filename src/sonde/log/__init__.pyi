@@ -3,11 +3,11 @@ from sonde.log.backend import QueuedBackend as QueuedBackend
 from sonde.log.backend import Verbosity as Verbosity
 from sonde.log.backends.csv import CSVBackend as CSVBackend
 from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
+from sonde.log.backends.mlflow import MLflowBackend as MLflowBackend
 from sonde.log.backends.stdout import LoggingBackend as LoggingBackend
 from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
-from sonde.log.backends.trackers import MLflowBackend as MLflowBackend
-from sonde.log.backends.trackers import TensorBoardBackend as TensorBoardBackend
-from sonde.log.backends.trackers import WandbBackend as WandbBackend
+from sonde.log.backends.tensorboard import TensorBoardBackend as TensorBoardBackend
+from sonde.log.backends.wandb import WandbBackend as WandbBackend
 from sonde.log.lines import LogRecord as LogRecord
 from sonde.log.logger import Logger as Logger
 from sonde.log.reading import Log as Log

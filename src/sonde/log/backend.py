@@ -133,11 +133,9 @@ class Pace:
         with self._lock:
             if not shape:
                 return [*self._emit(), record]
-            out = (
-                self._emit()
-                if self._last is not None and len(step_numbers(self._last["step"])) != shape
-                else []
-            )
+            out = []
+            if self._last is not None and len(step_numbers(self._last["step"])) != shape:
+                out = self._emit()
             self._hold(record)
             return [*out, *self._emit()] if self._is_due() else out
 
@@ -199,11 +197,10 @@ class Backend(ABC):
                 hint="use Verbosity.OFF, Verbosity.DEFAULT or Verbosity.VERBOSE",
             ) from None
         self.all_ranks = self.ALL_RANKS if all_ranks is None else all_ranks
-        self.pace = (
-            None
-            if every_n is None and every_seconds is None
-            else Pace(every_n=every_n, every_seconds=every_seconds)
-        )
+        if every_n is None and every_seconds is None:
+            self.pace = None
+        else:
+            self.pace = Pace(every_n=every_n, every_seconds=every_seconds)
         self._num_lost = 0
         self._reported = False
 
@@ -236,11 +233,9 @@ class Backend(ABC):
         self._num_lost += num_records
         if not self._reported:
             self._reported = True
-            cause = (
-                f"{type(reason).__name__}: {reason}"
-                if isinstance(reason, BaseException)
-                else reason
-            )
+            cause = reason
+            if isinstance(reason, BaseException):
+                cause = f"{type(reason).__name__}: {reason}"
             _logger.warning("%s loses records: %s. Training goes on", type(self).__name__, cause)
 
 

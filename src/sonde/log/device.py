@@ -118,8 +118,8 @@ class Unpacked:
         if PLAIN_TYPES.issuperset(map(type, items)):
             return value
         if isinstance(value, dict):
-            return {key: self.value(item, depth + 1) for key, item in value.items()}
-        return [self.value(item, depth + 1) for item in value]
+            return {key: self.value(child, depth + 1) for key, child in value.items()}
+        return [self.value(child, depth + 1) for child in value]
 
     def _tensor(self, tensor: Any) -> object:
         if tensor.numel() > MAX_ELEMENTS or tensor.is_meta:
@@ -141,9 +141,9 @@ def arrived(value: Any) -> Any:
     raises.
     """
     if isinstance(value, dict):
-        return {key: arrived(item) for key, item in value.items()}
+        return {key: arrived(child) for key, child in value.items()}
     if isinstance(value, (list, tuple)):
-        return [arrived(item) for item in value]
+        return [arrived(child) for child in value]
     return value.value() if isinstance(value, Copy) else value
 
 

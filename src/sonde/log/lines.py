@@ -14,7 +14,7 @@ import glob
 import heapq
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -45,8 +45,8 @@ def find_log_files(source: Source) -> list[Path]:
     """
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found: dict[Path, None] = {}
-    for one in sources:
-        found |= dict.fromkeys(_find_one(os.fspath(one)))
+    for path in sources:
+        found |= dict.fromkeys(_find_one(os.fspath(path)))
     return list(found)
 
 
@@ -74,9 +74,9 @@ def _find_one(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
         files = [_not_a_link(file.path) for file in RunLayout(path).record_files(layout.LOG)]
-        files = files or sorted(
-            one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file()
-        )
+        if not files:
+            named = [*path.glob("*.jsonl"), *path.glob("*.json")]
+            files = sorted(file for file in named if file.is_file())
     elif path.exists():
         files = [path]
     else:
@@ -171,18 +171,24 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         raise ValueError(f"a record of type {kind!r}, which no logger writes")
     written_rank = value.get("rank", value.get("local_rank"))
     local_time = value.get("datetime")
+    metric = value.get("metric")
     return LogRecord(
         type=kind,
         step=value.get("step"),
         data=value.get("metadata" if kind == METADATA else "data"),
-        metric=metric if isinstance(metric := value.get("metric"), str) else None,
+        metric=metric if isinstance(metric, str) else None,
         rank=written_rank if isinstance(written_rank, int) else rank,
-        timestamp=_seconds(value["timestamp"])
-        if "timestamp" in value
-        else _local_seconds(local_time),
+        timestamp=_timestamp(value),
         elapsedtime=_seconds(value.get("elapsedtime")),
         datetime=local_time if isinstance(local_time, str) else None,
     )
+
+
+def _timestamp(value: Mapping[str, Any]) -> float | None:
+    """Return when a record was written; foreign lines have the local time alone."""
+    if "timestamp" in value:
+        return _seconds(value["timestamp"])
+    return _local_seconds(value.get("datetime"))
 
 
 def _seconds(value: object) -> float | None:

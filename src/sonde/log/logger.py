@@ -131,9 +131,9 @@ class Logger:
         self._default_verbosity = default_verbosity
         self.rank = rank_of_process() if rank is None else rank
         active = [
-            one
-            for one in self.backends
-            if one.verbosity > Verbosity.OFF and (self.rank == 0 or one.all_ranks)
+            backend
+            for backend in self.backends
+            if backend.verbosity > Verbosity.OFF and (self.rank == 0 or backend.all_ranks)
         ]
         for backend in active:
             _guard(backend, type(backend).open)

@@ -91,7 +91,9 @@ class Log:
         found = LogColumns(only=metric)
         found.add(self.records)
         ranks = [pair for pair in found.by_rank.items() if rank in (None, pair[0])]
-        return mean_over_ranks([(one, columns.columns.series(metric)) for one, columns in ranks])
+        return mean_over_ranks(
+            [(number, columns.columns.series(metric)) for number, columns in ranks]
+        )
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the LOG records as columns: the times, the rank, the parts of the step, then every
@@ -124,11 +126,10 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
     parts = [
         [record for block in file.blocks() for record in file.records(block)] for file in files
     ]
-    kept = (
-        [(records, 0) for records in parts]
-        if keep_superseded
-        else [drop_superseded(records) for records in parts]
-    )
+    if keep_superseded:
+        kept = [(records, 0) for records in parts]
+    else:
+        kept = [drop_superseded(records) for records in parts]
     return Log(
         merge_by_time([records for records, _ in kept]),
         num_bad=sum(file.scanner.num_bad for file in files),

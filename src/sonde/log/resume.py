@@ -15,7 +15,7 @@ starts of one another. Pure functions, no I/O.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,36 +31,60 @@ def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]
     """Return the records that still count, in order, and the number that were superseded, wholly or
     in part.
     """
-    by_rank: dict[int, list[int]] = {}
+    positions_of_rank: dict[int, list[int]] = {}
     for position, record in enumerate(records):
         if record.type == LOG:
-            by_rank.setdefault(record.rank, []).append(position)
+            positions_of_rank.setdefault(record.rank, []).append(position)
     gone: set[int] = set()
-    lost: dict[int, set[str]] = {}
-    for positions in by_rank.values():
-        found = [records[position] for position in positions]
-        keys = [_step_key(record.step) for record in found]
-        began = [start_of(record.timestamp, record.elapsedtime) for record in found]
-        earlier = of_earlier_starts(keys, began, [record.timestamp or 0.0 for record in found])
-        gone |= {positions[row] for row in earlier}
-        by_name: dict[str, list[int]] = {}
-        for row, record in enumerate(found):
-            for name in record.data if row not in earlier and isinstance(record.data, dict) else ():
-                by_name.setdefault(name, []).append(row)
-        for name, rows in by_name.items():
-            for place in logged_again([keys[row] for row in rows]):
-                lost.setdefault(positions[rows[place]], set()).add(name)
+    lost_names: dict[int, set[str]] = {}
+    for positions in positions_of_rank.values():
+        superseded = _superseded_in_rank([records[position] for position in positions])
+        gone |= {positions[row] for row in superseded.rows}
+        for row, names in superseded.names.items():
+            lost_names[positions[row]] = names
     kept = []
     for position, record in enumerate(records):
-        if position in lost:
-            rest = {
-                name: value for name, value in record.data.items() if name not in lost[position]
-            }
-            if rest:
-                kept.append(msgspec.structs.replace(record, data=rest))
-        elif position not in gone:
+        if position in gone:
+            continue
+        if position not in lost_names:
             kept.append(record)
-    return kept, len(gone) + len(lost)
+            continue
+        rest = _without(record.data, lost_names[position])
+        if rest:
+            kept.append(msgspec.structs.replace(record, data=rest))
+    return kept, len(gone) + len(lost_names)
+
+
+class _Superseded(NamedTuple):
+    """What of the records of one rank no longer counts."""
+
+    rows: set[int]
+    """The records that a later start superseded, by their place."""
+    names: dict[int, set[str]]
+    """The metrics of other records that were logged again at an earlier step."""
+
+
+def _superseded_in_rank(records: Sequence[LogRecord]) -> _Superseded:
+    """Apply the resume rule to the LOG records of one rank, given in file order."""
+    keys = [_step_key(record.step) for record in records]
+    began = [start_of(record.timestamp, record.elapsedtime) for record in records]
+    times = [record.timestamp or 0.0 for record in records]
+    gone = of_earlier_starts(keys, began, times)
+    rows_of_metric: dict[str, list[int]] = {}
+    for row, record in enumerate(records):
+        if row in gone or not isinstance(record.data, dict):
+            continue
+        for name in record.data:
+            rows_of_metric.setdefault(name, []).append(row)
+    names: dict[int, set[str]] = {}
+    for name, rows in rows_of_metric.items():
+        for place in logged_again([keys[row] for row in rows]):
+            names.setdefault(rows[place], set()).add(name)
+    return _Superseded(gone, names)
+
+
+def _without(data: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in names}
 
 
 def of_earlier_starts(
@@ -69,27 +93,46 @@ def of_earlier_starts(
     """Return the rows that a later start of the run has superseded, given each row's step, start
     and timestamp.
     """
-    starts: dict[int, list[int]] = {}
-    for row, start in enumerate(began):
-        if start is not None:
-            # Rounding may go either way: one millisecond more or less is the same start.
-            same = next((one for one in (start, start + 1, start - 1) if one in starts), start)
-            starts.setdefault(same, []).append(row)
-    first_steps = {
-        start: next((key for row in rows if (key := keys[row])), None)
-        for start, rows in starts.items()
-    }
+    rows_of_start = _rows_by_start(began)
+    if len(rows_of_start) < 2:
+        return set()
+    first_keys: dict[int, StepKey] = {}
+    for start, rows in rows_of_start.items():
+        for row in rows:
+            key = keys[row]
+            if key is not None:
+                first_keys[start] = key
+                break
     gone: set[int] = set()
-    for start, rows in starts.items() if len(starts) > 1 else ():
-        last = max(times[row] for row in rows) * 1000
-        limits = [
-            key for other, key in first_steps.items() if key and start < other and last <= other + 1
+    for start, rows in rows_of_start.items():
+        last_written = max(times[row] for row in rows) * 1000
+        later_keys = [
+            first_key
+            for later, first_key in first_keys.items()
+            if start < later and last_written <= later + 1
         ]
         for row in rows:
             key = keys[row]
-            if key and any(_is_at_or_after(key, limit) for limit in limits):
+            if key is not None and any(_is_at_or_after(key, later) for later in later_keys):
                 gone.add(row)
     return gone
+
+
+def _rows_by_start(began: Sequence[int | None]) -> dict[int, list[int]]:
+    """Return the rows of each start of the run. Starts a millisecond apart are the same one:
+    rounding may go either way.
+    """
+    rows_of_start: dict[int, list[int]] = {}
+    for row, start in enumerate(began):
+        if start is None:
+            continue
+        for known in (start, start + 1, start - 1):
+            if known in rows_of_start:
+                rows_of_start[known].append(row)
+                break
+        else:
+            rows_of_start[start] = [row]
+    return rows_of_start
 
 
 def logged_again(keys: Sequence[StepKey | None]) -> set[int]:

@@ -92,14 +92,11 @@ class RankColumns:
 
     @cached_property
     def _keys(self) -> list[StepKey | None]:
-        rows = [
-            tuple(number for number in row if number != NO_STEP)
-            for row in self.columns.steps.tolist()
-        ]
-        return [
-            (bool(is_list), row) if row else None
-            for is_list, row in zip(self.columns.is_list, rows, strict=True)
-        ]
+        keys: list[StepKey | None] = []
+        for is_list, row in zip(self.columns.is_list, self.columns.steps.tolist(), strict=True):
+            numbers = tuple(number for number in row if number != NO_STEP)
+            keys.append((bool(is_list), numbers) if numbers else None)
+        return keys
 
 
 class LogColumns:
@@ -149,7 +146,7 @@ class LogColumns:
             data = [record.data for record in found]
             if self._only is not None:
                 wanted = {self._only, self._only.partition(".")[0]}
-                data = [{name: one[name] for name in wanted & one.keys()} for one in data]
+                data = [{name: values[name] for name in wanted & values.keys()} for values in data]
             self._grow(rank, found).add([record.step for record in found], data, decoded=True)
         self._note(records)
 
@@ -183,8 +180,12 @@ def read_columns(path: Path, *, only: str | None = None) -> LogColumns:
 
 def series_of(files: Sequence[LogColumns], metric: str, rank: int | None = None) -> Series:
     """Return a metric over several files: of one rank, or the mean over all ranks at each step."""
-    columns = [pair for file in files for pair in file.by_rank.items() if rank in (None, pair[0])]
-    return mean_over_ranks([(number, one.series(metric)) for number, one in columns])
+    parts = []
+    for file in files:
+        for number, columns in file.by_rank.items():
+            if rank in (None, number):
+                parts.append((number, columns.series(metric)))
+    return mean_over_ranks(parts)
 
 
 def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
@@ -194,9 +195,9 @@ def mean_over_ranks(parts: Sequence[tuple[int, Series]]) -> Series:
     found = [series for _, series in parts if len(series)]
     if not found:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0))
-    steps = join_rows([one.steps.reshape(len(one), -1) for one in found])
-    steps = steps if any(one.steps.ndim > 1 for one in found) else steps[:, 0]
-    values = np.concatenate([one.values for one in found])
+    steps = join_rows([series.steps.reshape(len(series), -1) for series in found])
+    steps = steps if any(series.steps.ndim > 1 for series in found) else steps[:, 0]
+    values = np.concatenate([series.values for series in found])
     if len({rank for rank, series in parts if len(series)}) == 1:
         return Series(steps=steps, values=values)
     steps, where = np.unique(steps, axis=0, return_inverse=True)
@@ -234,8 +235,8 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
     ranks = [file.rank for file in RunLayout(run).record_files("log")] if rank is None else [rank]
     with RunIndex(RunLayout(run)) as index:
         index.refresh()
-        found = [(one, index.series(metric, rank=one)) for one in ranks]
-    if any(goes_back(one.steps) for _, one in found):
+        found = [(number, index.series(metric, rank=number)) for number in ranks]
+    if any(goes_back(series.steps) for _, series in found):
         return None
     return mean_over_ranks(found)
 
@@ -246,7 +247,8 @@ def _line_decoder(only: str | None) -> "msgspec.json.Decoder[Any]":
     if only is not None:
         fields: list[Any] = [("value", Any, None)]
         # The metric may also be nested in an object, which is left to the slow path.
-        fields += [("parent", _NOT_AN_OBJECT, None)] if "." in only else []
+        if "." in only:
+            fields.append(("parent", _NOT_AN_OBJECT, None))
         data = msgspec.defstruct(
             "Data", fields, rename={"value": only, "parent": only.partition(".")[0]}, gc=False
         )

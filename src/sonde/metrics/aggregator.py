@@ -75,9 +75,9 @@ class Derived(NumberMeter):
             # A derived value is asked only if the function uses it: two that use each other would
             # never end.
             with_data = {
-                key: one
-                for key, one in self._meters.items()
-                if isinstance(one, Derived) or one.has_data
+                key: meter
+                for key, meter in self._meters.items()
+                if isinstance(meter, Derived) or meter.has_data
             }
             return float(self.function(with_data))
         except KeyError:

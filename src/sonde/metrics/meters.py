@@ -242,8 +242,10 @@ def bucket_of(value: float) -> int:
     """Return the bucket number of a finite value; numbers are ordered like the values."""
     mantissa, exponent = math.frexp(abs(value))  # the mantissa is at least 0.5
     doublings = exponent - 1 - _LOWEST_EXPONENT
+    if doublings < 0 or not value:
+        return 0
     place = 1 + doublings * _PER_DOUBLING + int((2 * mantissa - 1) * _PER_DOUBLING)
-    place = 0 if doublings < 0 or not value else min(place, _PER_SIGN)
+    place = min(place, _PER_SIGN)
     return -place if value < 0 else place
 
 

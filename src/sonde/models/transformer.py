@@ -167,9 +167,9 @@ class Transformer(nn.Module):
         )
         wanted = slice(-1 if last_only else None, None)
         hidden = hidden.view(*tokens.shape, -1)[:, :, wanted]
-        return self.output(hidden), None if weights is None else weights.view(*tokens.shape, -1)[
-            :, :, wanted
-        ]
+        if weights is not None:
+            weights = weights.view(*tokens.shape, -1)[:, :, wanted]
+        return self.output(hidden), weights
 
     def _layers(
         self,
@@ -220,9 +220,7 @@ class Transformer(nn.Module):
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is None) != self.settings.is_decoder_only:
-            kind = (
-                "a decoder-only model reads no source"
-                if source is not None
-                else "an encoder-decoder needs a source"
-            )
+            kind = "an encoder-decoder needs a source"
+            if source is not None:
+                kind = "a decoder-only model reads no source"
             raise SettingError(kind, hint="encoder_layers=0 makes a decoder-only model")

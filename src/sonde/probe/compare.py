@@ -97,9 +97,9 @@ def compare_dumps(a: Path, b: Path, tolerance: Tolerance) -> list[Comparison]:
         theirs = dict(zip(ours, theirs.values(), strict=True))
     places = dict.fromkeys([*ours, *theirs])
     return [
-        one
+        comparison
         for place in places
-        for one in _compare_pair(place, ours.get(place), theirs.get(place), tolerance)
+        for comparison in _compare_pair(place, ours.get(place), theirs.get(place), tolerance)
     ]
 
 
@@ -150,20 +150,17 @@ def _without_mark(leaves: _Leaves) -> _Leaves:
 def _compare_leaves(
     ours: tuple[Dump, Leaf | None], theirs: tuple[Dump, Leaf | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    (dump_a, a), (dump_b, b) = ours, theirs
+    dump_a, a = ours
+    dump_b, b = theirs
     if a is None or b is None:
         if a is b:
             return _not_compared("null in both: no gradient came")
         return _verdict(False, f"null in the {'first' if a is None else 'second'}", "null")
     if "shape" not in a and "shape" not in b:
         return _compare_scalars(a, b, tolerance)
-    for by, is_same in (
-        ("type", "shape" in a and "shape" in b),
-        ("shape", a.get("shape") == b.get("shape")),
-        ("dtype", _dtype(a) == _dtype(b)),
-    ):
-        if not is_same:
-            return _verdict(False, f"{a.get(by)} and {b.get(by)}", by)
+    differing = _differing_form(a, b)
+    if differing is not None:
+        return _verdict(False, f"{a.get(differing)} and {b.get(differing)}", differing)
     try:
         whole_a = dump_a.load(a)
         whole_b = dump_b.load(b)
@@ -173,15 +170,32 @@ def _compare_leaves(
         return _compare_arrays(whole_a, whole_b, tolerance)
     # msprobe hashes MindSpore's bfloat16 as float32, so these hashes cannot be compared with
     # PyTorch's.
-    same_bytes = _dtype(a) != "bfloat16" or dump_a.header.get("framework") == dump_b.header.get(
-        "framework"
-    )
-    if tolerance.is_exact and same_bytes:
-        for name in _HASHES:
-            if a.get(name) and b.get(name):
-                outcome = _verdict(a[name] == b[name], f"{name} {a[name]} and {b[name]}", "hash")
-                return _statistics_errors(a, b) | outcome
+    same_framework = dump_a.header.get("framework") == dump_b.header.get("framework")
+    if tolerance.is_exact and (same_framework or _dtype(a) != "bfloat16"):
+        outcome = _compare_hashes(a, b)
+        if outcome is not None:
+            return outcome
     return _compare_statistics(a, b, tolerance)
+
+
+def _differing_form(a: Leaf, b: Leaf) -> str | None:
+    """Return what of two leaves does not match: type, shape or dtype; None if they are alike."""
+    if ("shape" in a) != ("shape" in b):
+        return "type"
+    if a.get("shape") != b.get("shape"):
+        return "shape"
+    if _dtype(a) != _dtype(b):
+        return "dtype"
+    return None
+
+
+def _compare_hashes(a: Leaf, b: Leaf) -> dict[str, Any] | None:
+    """Compare by the first kind of hash that both have, or return None if there is none."""
+    for name in _HASHES:
+        if a.get(name) and b.get(name):
+            outcome = _verdict(a[name] == b[name], f"{name} {a[name]} and {b[name]}", "hash")
+            return _statistics_errors(a, b) | outcome
+    return None
 
 
 def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
@@ -191,11 +205,9 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
         if a.get("type") != b.get("type"):
             return _verdict(False, f"{a.get('type')} and {b.get('type')}", "type")
         is_none = a.get("type") == "NoneType"
-        return (
-            _verdict(True, "", "value")
-            if is_none
-            else _not_compared(str(a.get("error", "null in both")))
-        )
+        if is_none:
+            return _verdict(True, "", "value")
+        return _not_compared(str(a.get("error", "null in both")))
     if _is_number(left) and _is_number(right):
         return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(
             left, right
@@ -220,34 +232,37 @@ def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any
     ]
     if not set(both) & set(STATISTICS):
         return _not_compared("no statistics in both")
-    exact = Tolerance()
-    far = [
-        name
-        for name in both
-        if not (exact if name in _EXACT else tolerance).allows(a[name], b[name])
-    ]
-    detail = f"{far[0]} {a[far[0]]} and {b[far[0]]}" if far else ""
-    return _statistics_errors(a, b) | _verdict(not far, detail, "statistics")
+    detail = ""
+    for name in both:
+        allowed = Tolerance() if name in _EXACT else tolerance
+        if not allowed.allows(a[name], b[name]):
+            detail = f"{name} {a[name]} and {b[name]}"
+            break
+    return _statistics_errors(a, b) | _verdict(not detail, detail, "statistics")
 
 
 def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
     """Return the largest errors among the four statistics."""
-    errors = [
-        _errors(a[name], b[name])
-        for name in STATISTICS
-        if _is_number(a.get(name)) and _is_number(b.get(name))
-    ]
-    return {
-        name: max((error[name] for error in errors if error[name] is not None), default=None)
-        for name in ("max_abs_error", "max_rel_error")
-    }
+    largest: dict[str, Any] = {"max_abs_error": None, "max_rel_error": None}
+    for statistic in STATISTICS:
+        if not _is_number(a.get(statistic)) or not _is_number(b.get(statistic)):
+            continue
+        for name, error in _errors(a[statistic], b[statistic]).items():
+            if error is not None:
+                largest[name] = error if largest[name] is None else max(largest[name], error)
+    return largest
 
 
 def _errors(left: float, right: float) -> dict[str, Any]:
     if not (math.isfinite(left) and math.isfinite(right)):
         return {"max_abs_error": None, "max_rel_error": None}
     error = abs(left - right)
-    relative = error / abs(right) if right else (math.inf if error else 0.0)
+    if error == 0:
+        relative = 0.0
+    elif right == 0:
+        relative = math.inf
+    else:
+        relative = error / abs(right)
     return {"max_abs_error": float(error), "max_rel_error": float(relative)}
 
 
@@ -268,8 +283,8 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
             same = (left == right) | ((left != left) & (right != right))
             both = np.isfinite(left) & np.isfinite(right)
             left, right = (
-                np.where(both, one, 0).astype(np.result_type(one, np.float64))
-                for one in (left, right)
+                np.where(both, side, 0).astype(np.result_type(side, np.float64))
+                for side in (left, right)
             )
             error = np.abs(left - right)
             size = np.abs(right)

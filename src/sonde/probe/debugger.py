@@ -305,8 +305,8 @@ class PrecisionDebugger:
             self._steps = [ending, self._new_step()]
             ending.remove_hooks(only_fired=True)
         ending.complete()
-        for one in older:
-            one.close()
+        for older_dump in older:
+            older_dump.close()
         self._choose()
 
     def close(self) -> None:

@@ -226,14 +226,17 @@ def read_dump(path: Path) -> Dump:
     directory = path if path.is_dir() else path.parent
     # The stream has a checksum per line and debug.json has none, so our dumps are read from the
     # stream unless debug.json was requested by name.
-    is_stream = path.name == STREAM or (path.is_dir() and (directory / STREAM).is_file())
-    source = directory / (STREAM if is_stream else DOCUMENT) if path.is_dir() else path
+    source = path
+    if path.is_dir():
+        has_stream = (directory / STREAM).is_file()
+        source = directory / (STREAM if has_stream else DOCUMENT)
+    is_stream = source.name == STREAM
     reading = read_records(source)
     try:
-        content = (
-            b"" if is_stream else read_small(source, max_bytes=_MAX_DOCUMENT_BYTES, follow=True)
-        )
-        loaded = fold(reading) if is_stream else json.loads(content)
+        if is_stream:
+            loaded = fold(reading)
+        else:
+            loaded = json.loads(read_small(source, max_bytes=_MAX_DOCUMENT_BYTES, follow=True))
         data = loaded.pop("data")
         if not isinstance(data, dict):
             raise TypeError("its data is no object")

@@ -40,13 +40,13 @@ STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
 _UNKNOWN: Final = dict.fromkeys(STATISTICS)
 
 _TWO_FLOATS: Final = struct.Struct("<2f")  # the standard size raises when a number does not fit
-_BLOCK: Final = 1 << 20
-_ROW: Final = 1 << 10
+BLOCK: Final = 1 << 20
+ROW: Final = 1 << 10
 _SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-140, 1e140)}
 """The range in which the largest magnitude of a block must lie for its squares to be summed without
 scaling.
 """
-_ONES: Final = np.ones(_ROW, np.float32)
+_ONES: Final = np.ones(ROW, np.float32)
 
 ContentHash: TypeAlias = Any
 """A hash as in hashlib, fed with the bytes in the order of the values."""
@@ -150,12 +150,12 @@ def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Mome
     """
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     # Shared by all blocks: allocating a new one each time would cost more than the count.
-    is_zero = np.empty(min(array.size, _BLOCK), np.bool_)
+    is_zero = np.empty(min(array.size, BLOCK), np.bool_)
     found = []
     start = 0
     while start < array.size:
-        size = min(array.size - start, _BLOCK)
-        end = start + (size - size % _ROW or size)  # whole rows first, then the remainder
+        size = min(array.size - start, BLOCK)
+        end = start + (size - size % ROW or size)  # whole rows first, then the remainder
         block = np.ascontiguousarray(flat[start:end])
         if not block.dtype.isnative:
             block = block.astype(block.dtype.newbyteorder("="))
@@ -167,8 +167,8 @@ def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Mome
 
 
 def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments:
-    values = block if block.dtype in _SAFE and block.size >= _ROW else _converted(block)
-    is_short = values.size < _ROW  # a call costs more than a pass over so few values
+    values = block if block.dtype in _SAFE and block.size >= ROW else _converted(block)
+    is_short = values.size < ROW  # a call costs more than a pass over so few values
     if is_short:
         # NaN if there is one
         smallest = values.item(values.argmin())
@@ -190,7 +190,8 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
         num_zero = values.size - int(np.count_nonzero(values))
     elif smallest <= 0.0 <= largest:
         num_zero = int(np.count_nonzero(np.equal(values, 0, out=is_zero[: values.size])))
-    scale, (low, high) = max(-smallest, largest), _SAFE[values.dtype]
+    scale = max(-smallest, largest)
+    low, high = _SAFE[values.dtype]
     if low < scale < high or not scale:
         total, squares = _sums(values)
         norm = math.sqrt(squares)
@@ -208,7 +209,7 @@ def _sums(values: npt.NDArray[Any]) -> tuple[float, float]:
     """Return the sum of the values and the sum of their squares."""
     if values.dtype == np.float64:
         return float(np.add.reduce(values)), float(values.dot(values))
-    rows = values.reshape(-1, _ROW)
+    rows = values.reshape(-1, ROW)
     sums = np.empty((2, len(rows)), np.float32)
     np.matmul(rows, _ONES, out=sums[0])
     np.matmul(rows[:, None], rows[:, :, None], out=sums[1, :, None, None])
@@ -224,7 +225,7 @@ def _converted(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         with np.errstate(all="ignore"):
             return np.abs(block.astype(np.complex128))
     return block.astype(
-        np.float32 if block.dtype == np.float16 and block.size >= _ROW else np.float64
+        np.float32 if block.dtype == np.float16 and block.size >= ROW else np.float64
     )
 
 

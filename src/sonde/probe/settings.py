@@ -68,15 +68,22 @@ def parse_numbers(key: str, given: object) -> frozenset[int]:
     """Parse numbers as msprobe writes them: ints, "3", and inclusive ranges such as "3-5"."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise _bad_numbers(key, given)
-    return frozenset(number for item in given for number in _range(key, item))
+    return frozenset(number for written in given for number in _range(key, written))
 
 
-def _range(key: str, item: object) -> range:
-    is_given = isinstance(item, str) or (isinstance(item, int) and not isinstance(item, bool))
-    parts = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(item), re.ASCII) if is_given else None
-    if parts is None or not int(parts[1]) <= int(parts[2] or parts[1]) <= _MAX_NUMBERS:
-        raise _bad_numbers(key, item)
-    return range(int(parts[1]), int(parts[2] or parts[1]) + 1)
+def _range(key: str, written: object) -> range:
+    """Return the numbers that one entry stands for: 3, "3", or "3-5"."""
+    is_number = isinstance(written, int) and not isinstance(written, bool)
+    if not is_number and not isinstance(written, str):
+        raise _bad_numbers(key, written)
+    parts = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(written), re.ASCII)
+    if parts is None:
+        raise _bad_numbers(key, written)
+    first = int(parts[1])
+    last = int(parts[2] or first)
+    if not first <= last <= _MAX_NUMBERS:
+        raise _bad_numbers(key, written)
+    return range(first, last + 1)
 
 
 def _bad_numbers(key: str, value: object) -> SettingError:

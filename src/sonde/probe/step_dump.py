@@ -277,10 +277,18 @@ class StepDump:
 
     def _begin(self, folder: Path) -> None:
         """Open the stream in `folder` and write its header."""
-        self._folder, self._stream = folder, RecordFile(folder / dump.STREAM)
-        values = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
-        writer = {"rank": self._seat.rank().number, "pid": os.getpid(), "time": time.time()}
-        header = {"type": dump.DUMP, "format": dump.FORMAT, **values, **writer}
+        self._folder = folder
+        self._stream = RecordFile(folder / dump.STREAM)
+        header = {
+            "type": dump.DUMP,
+            "format": dump.FORMAT,
+            "task": self._settings.task,
+            "level": self._settings.level,
+            "step": self.step,
+            "rank": self._seat.rank().number,
+            "pid": os.getpid(),
+            "time": time.time(),
+        }
         if self._settings.task == TENSOR:
             header["dump_data_dir"] = str(folder / dump.TENSOR_FOLDER)
         self._stream.append(header)

@@ -73,11 +73,9 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
 
 def on_gradient(tensor: torch.Tensor, notify: Notify) -> Any:
     """Call `notify` with every gradient of the tensor; return None if it has none."""
-    return (
-        tensor.register_hook(lambda gradient: notify(gradient, backward_id()))
-        if tensor.requires_grad
-        else None
-    )
+    if tensor.requires_grad:
+        return tensor.register_hook(lambda gradient: notify(gradient, backward_id()))
+    return None
 
 
 def backward_id() -> int:

@@ -16,7 +16,7 @@ mindspore_tensors.py, numpy_arrays.py. They differ only in how they read a tenso
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -93,14 +93,15 @@ def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None
     """Return every leaf with its path, in order; None stands for a gradient that did not arrive."""
     if tree is None or is_leaf(tree):
         return [(indexes, tree)]
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
-    return [found for key, node in items for found in leaves(node, (*indexes, str(key)))]
+    children: Iterable[tuple[object, Tree]] = ()
+    if isinstance(tree, dict):
+        children = tree.items()
+    elif isinstance(tree, list):
+        children = enumerate(tree)
+    found: list[tuple[Indexes, Leaf | None]] = []
+    for key, child in children:
+        found += leaves(child, (*indexes, str(key)))
+    return found
 
 
 def walk(value: Any, visit: Visit) -> Tree:
@@ -125,23 +126,20 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
         around.append(id(value))
         try:
             nodes = {
-                key: _node(item, (*indexes, key), visit, around) for key, item in items.items()
+                key: _node(child, (*indexes, key), visit, around) for key, child in items.items()
             }
         finally:
             around.pop()
     except Exception as error:  # noqa: BLE001
         # foreign __iter__, __repr__ and properties may raise anything
-        why = (
-            f"{type(error).__name__} while reading it"
-            if framework is None
-            else f"{type(error).__name__}: {error}"
-        )
+        if framework is None:
+            why = f"{type(error).__name__} while reading it"
+        else:
+            why = f"{type(error).__name__}: {error}"
         return _failed(value, why[:_MAX_REPR])
-    return (
-        list(nodes.values())
-        if isinstance(value, list | tuple) and not _is_namedtuple(value)
-        else nodes
-    )
+    if isinstance(value, list | tuple) and not _is_namedtuple(value):
+        return list(nodes.values())
+    return nodes
 
 
 def _items(value: Any) -> dict[str, Any] | None:
@@ -152,11 +150,9 @@ def _items(value: Any) -> dict[str, Any] | None:
         if _is_namedtuple(value):
             named: Any = value
             return {name: getattr(value, name) for name in named._fields}
-        return (
-            None
-            if _is_shape(value)
-            else {str(position): item for position, item in enumerate(value)}
-        )
+        if _is_shape(value):
+            return None
+        return {str(position): child for position, child in enumerate(value)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return None
@@ -164,11 +160,11 @@ def _items(value: Any) -> dict[str, Any] | None:
 
 def _string_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     items: dict[str, Any] = {key: None for key in mapping if isinstance(key, str)}
-    for key, item in mapping.items():
+    for key, child in mapping.items():
         name = key if isinstance(key, str) else str(key)
         while not isinstance(key, str) and name in items:
             name = f"{type(key).__name__}:{name}"
-        items[name] = item
+        items[name] = child
     return items
 
 
@@ -210,8 +206,6 @@ def _failed(value: object, why: str) -> Leaf:
 
 def _type_name(value: object) -> str:
     kind = type(value)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -146,11 +146,10 @@ class OutlierWatch:
         if place is None:
             return []
         module, where = place
-        nodes = (
-            [(tuple(record["indexes"]), record["leaf"])]
-            if record["type"] == GRAD
-            else leaves(record["tree"])
-        )
+        if record["type"] == GRAD:
+            nodes = [(tuple(record["indexes"]), record["leaf"])]
+        else:
+            nodes = leaves(record["tree"])
         known = [
             ((module, where, *indexes), leaf)
             for indexes, leaf in nodes
@@ -202,10 +201,13 @@ def _choose(model: Any, modules: Iterable[str] | None) -> dict[str, Any]:
     """Return the modules to watch by name; patterns as in a shell. Raise SettingError if a pattern
     matches nothing.
     """
-    patterns = ["*"] if modules is None else [modules] if isinstance(modules, str) else modules
+    if modules is None:
+        modules = ["*"]
+    elif isinstance(modules, str):
+        modules = [modules]
     named = {name or _ROOT: module for name, module in model.named_modules()}
     chosen: set[str] = set()
-    for pattern in patterns:
+    for pattern in modules:
         matching = fnmatch.filter(named, pattern)
         if not matching:
             cause = f"the model has {', '.join(list(named)[:20])}"

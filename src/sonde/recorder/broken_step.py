@@ -14,6 +14,7 @@ its answer is missing. Costs a handful of steps, at an event only.
 
 import contextlib
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,27 +23,35 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.recorder.batch_tree import flatten, num_rows
 from sonde.recorder.broken_operation import BackwardWatch, BrokenOperation, ForwardWatch
+from sonde.recorder.dropped_activations import ActivationsDroppedError, DroppedActivations
 from sonde.recorder.losses import TokenLossCapture
 from sonde.recorder.moment import in_float32
+from sonde.recorder.scene_limits import SceneLimits, is_out_of_memory
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 NOWHERE: Final = "nowhere"
+NO_ROOM: Final = BrokenNumbers()
+"""Stands for: forward is fine, and there is no time or no memory for backward."""
+_NO_ROOM: Final = "no room"
+_BOTH: Final = 3
+"""How many times as long forward and backward take as forward alone."""
 WHOLE: Final = "model"
 """The name of the model itself among its modules."""
 _MAX_DEPTH: Final = 3
 """How deep lists and dicts in the inputs and outputs of modules are followed."""
 
 
-def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
-    """Return where the numbers of a micro-batch break; None if they are finite. Use it inside
-    `standing_still`.
+def find_broken(training: Training, micro: MicroBatch, limits: SceneLimits) -> BrokenNumbers | None:
+    """Return where the numbers of a micro-batch break; None if they are finite, and `NO_ROOM` if
+    that cannot be told. Use it inside `standing_still`.
     """
     bad_rows = rows_not_finite(micro.batch)
     weights = _weights_not_finite(training.model)
@@ -57,30 +66,35 @@ def find_broken(training: Training, micro: MicroBatch) -> BrokenNumbers | None:
         )
     walk = _Walk(training.device_type)
     capture = TokenLossCapture()
+    started = time.monotonic()
     with walk.on(training.model), _without_reduction(training.model), capture:
-        broken_in = _run(training, micro)
+        broken_in = _run(training, micro, limits)
+    seconds = time.monotonic() - started
     if broken_in == NOWHERE:
         return None
+    if broken_in == _NO_ROOM:
+        return NO_ROOM
     if capture.found and not any(bool(counts.any()) for _, _, counts in capture.found):
         return BrokenNumbers(has_no_targets=True, num_rows=count, is_forward=True)
     module, largest = walk.culprit(training.model)
     operation = BrokenOperation()
-    with contextlib.suppress(Exception), _without_reduction(training.model), training.eager():
-        if broken_in == FORWARD:
-            operation = _operation_of_forward(training, micro, module)
-        else:
-            operation = _operation_of_backward(training, micro)
+    if limits.allow(seconds):
+        with _memory_errors_only(), _without_reduction(training.model), training.eager():
+            if broken_in == FORWARD:
+                operation = _operation_of_forward(training, micro, module)
+            else:
+                operation = _operation_of_backward(training, micro)
     is_finite_in_float32 = None
     precision = _precision(training.model, walk.autocast)
     if operation.overflows_in:
         precision = operation.overflows_in
         is_finite_in_float32 = True
-    elif walk.autocast is not None:
+    elif walk.autocast is not None and limits.allow(seconds):
         with (
             in_float32(training.model, training.device_type),
             _without_reduction(training.model),
         ):
-            is_finite_in_float32 = _run(training, micro) == NOWHERE
+            is_finite_in_float32 = _run(training, micro, limits) == NOWHERE
     return BrokenNumbers(
         num_rows=count,
         num_weights=num_weights,
@@ -167,22 +181,69 @@ def _precision(model: nn.Module, autocast: torch.dtype | None) -> str:
     return "float32"
 
 
-def _run(training: Training, micro: MicroBatch) -> str:
-    """Run forward and backward, and return in which of them numbers are not finite, if any."""
-    loss = training.loss_with_graph(micro)
-    if loss is None:
-        raise ValueError("the step gave no loss when it was run again")
+def _run(training: Training, micro: MicroBatch, limits: SceneLimits) -> str:
+    """Run forward and backward, and return in which of them numbers are not finite, if any. The
+    first forward keeps no activations, so backward needs another one.
+    """
+    if not training.is_compiled:
+        started = time.monotonic()
+        dropped = DroppedActivations(training.model.parameters())
+        with contextlib.suppress(ActivationsDroppedError), dropped:
+            if not _is_loss_finite(training, micro):
+                return FORWARD
+        seconds = _BOTH * (time.monotonic() - started)
+        if not limits.has_room(dropped.num_bytes) or not limits.allow(seconds):
+            return _NO_ROOM
+    loss = _loss_with_graph(training, micro)
     if not bool(torch.isfinite(loss)):
         return FORWARD
     return NOWHERE if _are_gradients_finite(training, loss) else BACKWARD
 
 
+def _is_loss_finite(training: Training, micro: MicroBatch) -> bool:
+    return bool(torch.isfinite(_loss_with_graph(training, micro)))
+
+
+def _loss_with_graph(training: Training, micro: MicroBatch) -> Tensor:
+    loss = training.loss_with_graph(micro)
+    if loss is None:
+        raise ValueError("the step gave no loss when it was run again")
+    return loss
+
+
 def _are_gradients_finite(training: Training, loss: Tensor) -> bool:
+    """Look at each gradient when it is there, and let it go: all together take as much memory as
+    the weights.
+    """
     parameters = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
     scaled = loss * training.loss_scale()
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(scaled, parameters, allow_unused=True)
-    known = [gradient for gradient in gradients if gradient is not None]
-    return all(bool(torch.isfinite(gradient).all()) for gradient in known)
+    are_finite: list[bool] = []
+
+    def look(gradient: Tensor) -> Tensor | None:
+        is_dense = gradient.layout is torch.strided
+        values = gradient if is_dense else gradient.coalesce().values()
+        are_finite.append(bool(torch.isfinite(values).all()))
+        if not is_dense or isinstance(gradient, DTensor):
+            return None
+        return gradient.new_zeros(()).expand_as(gradient)
+
+    handles = [parameter.register_hook(look) for parameter in parameters]
+    try:
+        torch.autograd.grad(scaled, parameters, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return all(are_finite)
+
+
+@contextmanager
+def _memory_errors_only() -> Iterator[None]:
+    """Let nothing pass but that there is no memory left: without it, an answer is missing."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
 
 
 def _operation_of_forward(training: Training, micro: MicroBatch, name: str) -> BrokenOperation:
@@ -193,7 +254,8 @@ def _operation_of_forward(training: Training, micro: MicroBatch, name: str) -> B
     if name:
         module = dict(training.model.named_modules())["" if name == WHOLE else name]
     watch = ForwardWatch()
-    with watch.on(module):
+    dropped = nullcontext() if training.is_compiled else DroppedActivations()
+    with contextlib.suppress(ActivationsDroppedError), watch.on(module), dropped:
         training.loss_with_graph(micro)
     return watch.found
 

@@ -6,6 +6,7 @@ made yet are counted as torch's optimizers make them: two of each weight if it h
 has momentum. Nothing is copied and nothing is exchanged between ranks.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -35,9 +36,24 @@ def plan_states(state_bytes: int, options: RecorderOptions) -> StatePlan:
     return StatePlan(state_bytes, max(1, min(options.keep_states, fitting - 1)))
 
 
+def steps_that_fit(state_bytes: int, num_states: int, batch_bytes: float, max_bytes: int) -> float:
+    """Return how many steps may lie between two of `num_states` states, so that the batches since
+    the oldest fit beside them and the next one; infinite if batches take nothing.
+    """
+    if not batch_bytes:
+        return math.inf
+    room = max(max_bytes - (num_states + 1) * state_bytes, 0)
+    return room / (batch_bytes * num_states)
+
+
+def bytes_held(state: Any) -> int:
+    """Return the bytes of a state as it is now."""
+    return _bytes_in(state, set())
+
+
 def size_of_state(state: Any, optimizer: torch.optim.Optimizer) -> int:
     """Return the bytes of a state as it will be once the optimizer has moved."""
-    return _bytes_in(state, set()) + _bytes_to_come(optimizer)
+    return bytes_held(state) + _bytes_to_come(optimizer)
 
 
 def size_in_words(num_bytes: float) -> str:

@@ -64,6 +64,7 @@ class BatchIntake:
             update.cannot_replay = "its batch could not be read"
         if is_watched:
             self.watched = micro
+            micro.awaits_comparison = True
         update.add(micro)
 
     def note_draws(self) -> None:
@@ -85,3 +86,5 @@ class BatchIntake:
         self.watched = None  # even if the look at it fails, it is the only one
         if not watched.is_untouched():
             self._keeper.copies_batches = True
+        watched.awaits_comparison = False
+        watched.let_go_of_copies()

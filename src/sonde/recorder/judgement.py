@@ -22,6 +22,7 @@ from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.characters import RowCharacters
 from sonde.recorder.first_verdict import write_first_verdict
 from sonde.recorder.guard import PASSES, Guard
+from sonde.recorder.held_batches import HeldUpdates
 from sonde.recorder.hooks import NOBODY
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.numbers import Table, exchange, read_numbers
@@ -62,7 +63,7 @@ class Judgement:
         self._keeper = keeper
         self._guard = guard
         self._scene = Scene(training)
-        self._outliers = OutlierLook(training.run, self._scene, alerts)
+        self._outliers = OutlierLook(training.run, self._scene.reader, alerts)
         decode = training.decode
         self.spikes = self._run.spikes(
             settings=self._options.spikes,
@@ -78,7 +79,7 @@ class Judgement:
 
             self.healing = healing.Healing(self._run, self._options.heal)
             training.named["healing"] = self.healing.watch
-        self._recent: deque[Update] = deque(maxlen=self._options.recent_steps)
+        self._recent = HeldUpdates(self._options.recent_steps)
         self.quiet = QuietLook(self._run, guard, self.spikes, alerts, keeper.memory)
         """Looks for failures without a jump."""
         keeper.on_written = self.quiet.look
@@ -101,7 +102,7 @@ class Judgement:
     @property
     def recent(self) -> Sequence[Update]:
         """The last updates, oldest first."""
-        return self._recent
+        return list(self._recent)
 
     @property
     def must_know_in_time(self) -> bool:
@@ -151,9 +152,9 @@ class Judgement:
     def done(self, update: Update) -> None:
         """Finish an update: write it down now, or when its loss has arrived."""
         update.is_over = True
-        if len(self._recent) == self._recent.maxlen:
-            self._note_leaving(self._recent[0].rates)
-        self._recent.append(update)
+        leaving = self._recent.append(update)
+        if leaving is not None:
+            self._note_leaving(leaving.rates)
         self._num_done += 1
         if self._num_done == _NUM_CALM:
             self._scene.prepare()
@@ -178,8 +179,7 @@ class Judgement:
     def go_back(self, num_updates: int) -> None:
         """Discard updates after `num_updates`, because the training went back."""
         self.quiet.start_over()
-        kept = [update for update in self._recent if update.step <= num_updates]
-        self._recent = deque(kept, maxlen=self._options.recent_steps)
+        self._recent.go_back(num_updates)
 
     def without_left_out(
         self, batches: Iterable[Any], names_of: Callable[[Any], Any]

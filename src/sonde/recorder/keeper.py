@@ -13,27 +13,26 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
+from time import perf_counter
 from typing import Any, Final
-
-import torch
 
 from sonde import ranks
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver
 from sonde.errors import SondeError
 from sonde.recorder import budget
-from sonde.recorder.batch_file import BatchFile, batch_files, batch_path, encode_update
+from sonde.recorder.batch_file import BatchFile, batch_path, encode_update
 from sonde.recorder.budget import StatePlan
 from sonde.recorder.guard import PASSES, Guard
-from sonde.recorder.memory import MemoryWatch
+from sonde.recorder.kept_folder import KeptFolder
+from sonde.recorder.memory import MemoryWatch, device_of
 from sonde.recorder.moment import set_generators
+from sonde.recorder.state_schedule import StateSchedule
 from sonde.recorder.training import Training
 from sonde.recorder.update import Update
 from sonde.recorder.vitals_book import VitalsBook
 from sonde.records.journal import StepRecord
 from sonde.records.layout import STEPS
-from sonde.records.storage import storage_at
 from sonde.records.worker import Worker
 from sonde.train.determinism import generators, generators_restored
 
@@ -65,12 +64,13 @@ class Keeper:
         self._options = training.options
         self._folder = training.run.layout.kept
         self.store = training.store
+        self._kept = KeptFolder(self._run, self.store.folder, self._options.max_bytes, guard)
         self._event_steps: list[int] = []
         keep = Keep(newest=self._options.keep_states)
         self._saver = BackgroundSaver(self.store, keep, protected=self._event_steps)
         self.worker = Worker("sonde-recorder", on_error=self._on_error, poll_seconds=_WRITE_SECONDS)
         """Writes batches and records."""
-        self.memory = MemoryWatch(_device_of(training))
+        self.memory = MemoryWatch(device_of(training.model))
         """The memory of this process and its GPU, read by the worker."""
         self._vitals = VitalsBook()
         self._file: BatchFile | None = None
@@ -80,7 +80,11 @@ class Keeper:
         self._start = self._run.manifest.num_starts if self._run.rank == 0 else 0
         self._start = max(ranks.gather(self._start))
         self._keeps_batches = self._options.max_bytes > 0
-        self.keeps_states = self._options.state_every > 0 and self._keeps_batches
+        self.schedule = StateSchedule(self._options, self._run)
+        """How often states are kept."""
+        self.num_states = self._options.keep_states
+        """How many regular states are kept."""
+        self.keeps_states = self.schedule.every > 0 and self._keeps_batches
         """Whether states are kept; False if a single one exceeds the budget."""
         self.plan: StatePlan | None = None
         """What the budget allows; None as long as no state was to be kept."""
@@ -101,7 +105,10 @@ class Keeper:
         """
         if not self._has_started:
             return self.keeps_states or self._keeps_batches
-        return self.keeps_states and num_updates % self._options.state_every == 0
+        if not self.keeps_states:
+            return False
+        schedule = self.schedule
+        return num_updates % schedule.every == 0 or num_updates == schedule.check_at
 
     def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
         """Keep the current state after `num_updates` updates. Every rank must call this.
@@ -116,29 +123,68 @@ class Keeper:
             return
         if before is not None:
             self._protect(num_updates)
-        else:
+        elif not is_first and not self.schedule.is_due(num_updates):
+            self._adapt(num_updates, tells=True)  # by now it is known how long a step takes
+            return
+        started = perf_counter()
+        if before is None:
             # Batches from here on go to a new file.
             self.worker.do(partial(self._open, num_updates))
             if ranks.any_rank(self._saver.is_busy):
-                self._guard.tell(
-                    "busy",
-                    f"the state after {num_updates} steps is not kept: the disk is still writing"
-                    " the one before",
-                )
+                self._skip(num_updates)
                 return
         self._report()
-        state = self._collect(before)
+        state = _collected(self._training, self._guard, before)
+        self.keeps_states = state is not None
         if state is None or not self._fits(state):
             return
+        if is_first:
+            started = perf_counter()  # what is done once is no part of what a state costs
+        self._save(num_updates, state, before)
+        stall = perf_counter() - started
+        if is_first:
+            assert self.plan is not None
+            stall *= self.plan.state_bytes / max(budget.bytes_held(state), 1)
+            self._saver.wait()
+            self._report()
+        if before is None:
+            self.schedule.kept(num_updates, stall, is_first=is_first)
+            if not is_first:
+                self._adapt(num_updates, tells=True)
+
+    def _save(self, num_updates: int, state: dict[str, Any], before: Update | None) -> None:
+        """Copy a state, so that it is written in the background."""
         if ranks.rank() == 0 or self._training.is_sharded:
             try:
                 self._saver.save(num_updates, state, About(run_id=self.store.folder.run_id))
             except Exception as error:  # noqa: BLE001  the other ranks wait below
                 self._guard.catch("a state was not kept", error)
         self.on_kept(num_updates, before)
-        if is_first:
-            self._saver.wait()
-            self._report()
+
+    def plan_states(self, num_updates: int) -> None:
+        """Plan how often states are kept, after the first update. Every rank must call this. Waits
+        for the worker.
+        """
+        if self.keeps_states and self.plan is not None:
+            self.worker.flush()
+            self._adapt(num_updates, tells=False)
+
+    def _adapt(self, num_updates: int, *, tells: bool) -> None:
+        """Keep as many states, and as often, as time and disk allow by what was measured."""
+        assert self.plan is not None
+        self.num_states = self.schedule.adapt(
+            num_updates, self.plan, self._written_each, tells=tells
+        )
+        self._saver.keep = Keep(newest=self.num_states)
+
+    def _skip(self, num_updates: int) -> None:
+        """Keep no state, because the one before is still being written."""
+        self._guard.tell(
+            "busy",
+            f"the state after {num_updates} steps is not kept: the disk is still writing the one"
+            " before",
+        )
+        self.schedule.slow_down(num_updates)
 
     def _protect(self, num_updates: int) -> None:
         """Keep the state before an event, and the one before that: made again from it, the first
@@ -186,25 +232,6 @@ class Keeper:
             self._file.close()
             self._file = None
 
-    def _collect(self, before: Update | None) -> dict[str, Any] | None:
-        """Return the state of the training; None if a rank cannot give it."""
-        state = None
-        with generators_restored():
-            if before is not None and before.micro:
-                # The generators as they were when the update began.
-                set_generators(before.micro[0].moment, self._training.device_type)
-            try:
-                state = self._training.collect_own()
-            except PASSES:
-                raise
-            except BaseException as error:  # noqa: BLE001  a state_dict of the user's may do anything
-                self._guard.catch("states are not kept, so steps cannot be replayed", error)
-            if ranks.any_rank(state is None):
-                self.keeps_states = False
-                return None
-            assert state is not None
-            return {**state, "ranks": ranks.gather(generators())}
-
     def _write(self, update: Update, keeps_batches: bool) -> None:
         """Write an update: its batches first, if they are kept, and then its record."""
         if keeps_batches and self._file is not None:
@@ -230,7 +257,7 @@ class Keeper:
         record must still be written.
         """
         try:
-            self._check(update)
+            _check(update)
             pieces = encode_update(update, self._start)
             if not all(micro.is_whole() for micro in update.micro):
                 self.copies_batches = True
@@ -240,23 +267,18 @@ class Keeper:
             before = file.num_bytes
             file.append(pieces)
             self._written_each = file.num_bytes - before
+            for micro in update.micro:
+                micro.is_written = True
+                micro.let_go_of_copies()
             if file.num_bytes > self._max_file_bytes:
                 self._open(update.step)
         except OSError as error:
             self._tell_disk(error)
             with contextlib.suppress(OSError, SondeError):
-                self._thin()
+                self._kept.thin()
         except Exception as error:  # noqa: BLE001  a user-defined batch may fail in any way
             message = f"the batch of step {update.step} cannot be kept: {error}"
             self._guard.tell("batch", f"{message}; such steps cannot be replayed")
-
-    def _check(self, update: Update) -> None:
-        """Raise if the batches of an update would not make it again."""
-        problems = [micro.tree.problem for micro in update.micro if micro.tree.problem]
-        if update.cannot_replay:
-            raise ValueError(update.cannot_replay)
-        if problems:
-            raise ValueError(f"it holds {problems[0]}")
 
     def _open(self, num_updates: int) -> None:
         """Start a new batch file, and remove files that no kept state needs."""
@@ -266,7 +288,7 @@ class Keeper:
         if not self._keeps_batches:
             return
         try:
-            self._prune()
+            self._kept.prune(self._event_steps, keeps_states=self.keeps_states)
             self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))
         except OSError as error:
             self._tell_disk(error)
@@ -278,51 +300,6 @@ class Keeper:
     def _on_error(self, error: Exception) -> None:
         self._guard.tell("failed", f"the recorder cannot write: {error!r}")
 
-    def _prune(self) -> None:
-        """Remove batch files from before the oldest kept state, and whatever exceeds the budget."""
-        events = self._event_steps
-        regular = [step for step in self.store.folder.steps() if step not in events]
-        oldest = regular[0] if regular else 0
-        for (first, path), (end, _) in pairwise(batch_files(self._folder, self._run.rank)):
-            if end <= oldest and not any(first <= step < end for step in events):
-                path.unlink(missing_ok=True)
-        if self._is_full():
-            self._thin()
-
-    def _is_full(self) -> bool:
-        """Return whether what is kept exceeds the budget. Without states, every rank looks at its
-        own files only: hundreds of ranks must not ask for the sizes of each other's.
-        """
-        if not self.keeps_states:
-            own = [path for _, path in batch_files(self._folder, self._run.rank)]
-            num_bytes = sum(path.stat().st_size for path in own)
-            return num_bytes * self._run.world_size > self._options.max_bytes
-        # States and the batches of all ranks, which remove theirs at any time.
-        return sum(storage_at(self._folder).sizes().values()) > self._options.max_bytes
-
-    def _thin(self) -> None:
-        """Remove the oldest kept state and the batches that only it needs. At least one state
-        remains.
-        """
-        states = self.store.folder.steps()
-        files = batch_files(self._folder, self._run.rank)
-        if len(states) > 1 and self._run.rank == 0:
-            try:
-                self.store.folder.remove(states[0])
-            except (OSError, SondeError) as error:
-                self._guard.tell(
-                    "thin", f"{self.store.folder.directory} cannot be thinned: {error}"
-                )
-        if len(files) > 1:
-            if len(states) == 1 and files[1][0] > states[0]:
-                self._guard.tell(
-                    "few batches",
-                    f"the batches since the state after {states[0]} steps exceed max_bytes, so the"
-                    " oldest are removed; a smaller state_every or a larger max_bytes keeps them",
-                )
-            with contextlib.suppress(OSError):
-                files[0][1].unlink(missing_ok=True)
-
     def _fits(self, state: Mapping[str, Any]) -> bool:
         """Return whether a state fits into the budget, before it is written; if not, none are kept
         any more. Every rank must call this.
@@ -330,7 +307,8 @@ class Keeper:
         size = budget.size_of_state(state, self._training.optimizer)
         self.plan = budget.plan_states(size, self._options)
         if not ranks.any_rank(not self.plan.num_states):
-            self._saver.keep = Keep(newest=self.plan.num_states)
+            self.num_states = min(self.num_states, self.plan.num_states)
+            self._saver.keep = Keep(newest=self.num_states)
             return True
         self.keeps_states = False
         self._guard.tell(
@@ -339,6 +317,11 @@ class Keeper:
             f" {budget.size_in_words(self._options.max_bytes)}",
         )
         return False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every rank has only a part of a state."""
+        return self._training.is_sharded
 
     def bytes_per_update(self) -> int:
         """Return how much is written for the batches of an update; 0 if none was written yet. For
@@ -353,13 +336,37 @@ class Keeper:
                 self._guard.tell(
                     "state", f"the state after {outcome.step} steps was not kept: {outcome.error}"
                 )
-                self._thin()
+                self._kept.thin()
 
 
-def _device_of(training: Training) -> torch.device:
-    """Return the device of the model."""
-    devices = [parameter.device for parameter in training.model.parameters()]
-    return devices[0] if devices else torch.device("cpu")
+def _collected(training: Training, guard: Guard, before: Update | None) -> dict[str, Any] | None:
+    """Return the state of the training; None if a rank cannot give it. Every rank must call
+    this.
+    """
+    state = None
+    with generators_restored():
+        if before is not None and before.micro:
+            # The generators as they were when the update began.
+            set_generators(before.micro[0].moment, training.device_type)
+        try:
+            state = training.collect_own()
+        except PASSES:
+            raise
+        except BaseException as error:  # noqa: BLE001  a state_dict of the user's may do anything
+            guard.catch("states are not kept, so steps cannot be replayed", error)
+        if ranks.any_rank(state is None):
+            return None
+        assert state is not None
+        return {**state, "ranks": ranks.gather(generators())}
+
+
+def _check(update: Update) -> None:
+    """Raise if the batches of an update would not make it again."""
+    problems = [micro.tree.problem for micro in update.micro if micro.tree.problem]
+    if update.cannot_replay:
+        raise ValueError(update.cannot_replay)
+    if problems:
+        raise ValueError(f"it holds {problems[0]}")
 
 
 def _record_of(update: Update, vitals: Mapping[str, float]) -> StepRecord | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from torch import nn
 
 from sonde.errors import SondeError
 from sonde.records.files import open_regular
@@ -74,3 +75,9 @@ def own_memory() -> int | None:
     except (OSError, SondeError, ValueError):
         return None
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model."""
+    devices = [parameter.device for parameter in model.parameters()]
+    return devices[0] if devices else torch.device("cpu")

@@ -4,7 +4,8 @@ import logging
 import sys
 from typing import TextIO
 
-from sonde.recorder.budget import size_in_words
+from sonde import ranks
+from sonde.recorder.budget import size_in_words, steps_that_fit
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.training import Training
 
@@ -56,13 +57,7 @@ def _what_is_kept(training: Training, keeper: Keeper) -> str:
     options = training.options
     limit = f"at most {size_in_words(options.max_bytes)} in {training.run.layout.kept}"
     if keeper.keeps_states and keeper.plan is not None:
-        size, num_states = keeper.plan
-        reach = num_states * options.state_every
-        states = "the last one" if num_states == 1 else f"the last {num_states}"
-        return (
-            f"a state of {size_in_words(size)} every {options.state_every} steps, {states}, and"
-            f" the batches since, {limit}; replay reaches back up to {reach:,} steps"
-        )
+        return f"{_which_states(keeper)}, {limit}; {_reach_of_states(training, keeper)}"
     if not options.max_bytes:
         return "neither states nor batches are kept, so steps cannot be replayed"
     each = keeper.bytes_per_update() * training.run.world_size
@@ -72,3 +67,30 @@ def _what_is_kept(training: Training, keeper: Keeper) -> str:
         f"no states are kept, but {batches}, {limit}; replay from a checkpoint of your own: sonde"
         f" replay {training.run.directory} --step N -- COMMAND, which resumes from it"
     )
+
+
+def _which_states(keeper: Keeper) -> str:
+    """Say how large a state is, how often one is kept, what that costs, and how many remain."""
+    assert keeper.plan is not None
+    schedule = keeper.schedule
+    states = "the last one" if keeper.num_states == 1 else f"the last {keeper.num_states}"
+    num_ranks = ranks.world_size() if keeper.is_sharded else 1
+    size = keeper.plan.state_bytes
+    return (
+        f"a state of {size_in_words(size)} every {schedule.every:,} steps,"
+        f" {schedule.in_words(size, num_ranks)}, {states}, and the batches since"
+    )
+
+
+def _reach_of_states(training: Training, keeper: Keeper) -> str:
+    """Say how far replay reaches back."""
+    assert keeper.plan is not None
+    num_states = keeper.num_states
+    of_batches = steps_that_fit(
+        keeper.plan.state_bytes,
+        num_states,
+        keeper.schedule.cost.batch_bytes,
+        training.options.max_bytes,
+    )
+    reach = int(num_states * min(keeper.schedule.every, of_batches))
+    return f"replay reaches back up to {reach:,} steps"

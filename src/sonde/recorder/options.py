@@ -73,9 +73,11 @@ class RecorderOptions:
     """
 
     # What is kept.
-    state_every: Count = 200
-    """Keep the training state every this many steps. 0 means never: then the script's own
-    checkpoints are the states that steps are replayed from.
+    state_every: Count | None = None
+    """Keep the training state every this many steps. By default every 200, or as seldom as it
+    takes to spend at most 1 % of the time on it, and as often as `max_bytes` needs.
+
+    0 means never: then the script's own checkpoints are the states that steps are replayed from.
     """
     keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""
@@ -96,10 +98,12 @@ class RecorderOptions:
 
     # What an event may cost.
     recent_steps: Positive = 16
-    """The number of steps whose batches are held in memory for a look at the scene."""
+    """The number of steps that are held in memory for a look at the scene, with the batches of the
+    latest: at most 256 MB beside those of the last step.
+    """
     scene_seconds: Amount = 10.0
-    """How long a look at the scene of an event may take, in seconds. The step's own forward is
-    always repeated. 0 disables looks.
+    """How long a look at the scene of an event may take, in seconds. No forward pass is begun that
+    would take longer, as the time of the steps before tells. 0 disables looks.
     """
     max_skipped: Count = 8
     """With `on_event="skip"`, skip at most this many updates in a row. A longer series is not
@@ -138,7 +142,7 @@ def check_on_event(on_event: str, options: RecorderOptions) -> None:
     """Raise if the reaction to an event cannot work with the options."""
     if on_event != "heal":
         return
-    if not options.state_every or options.heal.halve_rate or options.heal.dry_run:
+    if options.state_every == 0 or options.heal.halve_rate or options.heal.dry_run:
         raise SettingError(
             'on_event="heal" needs kept states (state_every), and neither halves rates nor runs'
             " dry",

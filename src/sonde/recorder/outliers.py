@@ -8,7 +8,7 @@ from sonde.forensics.scene_evidence import SceneEvidence, SceneRow
 from sonde.forensics.verdict import SAMPLE_TEXT
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.first_verdict import write_first_verdict
-from sonde.recorder.scene import Scene
+from sonde.recorder.row_reader import RowReader
 from sonde.recorder.update import Update
 from sonde.run import Run
 from sonde.spikes.sample_watch import LOSS, SampleEvent
@@ -20,9 +20,9 @@ _MAX_TEXTS: Final = 1000
 class OutlierLook:
     """Keeps the texts of outlying samples, and writes a first verdict on the first ones."""
 
-    def __init__(self, run: Run, scene: Scene, alerts: EventAlerts) -> None:
+    def __init__(self, run: Run, reader: RowReader, alerts: EventAlerts) -> None:
         self._run = run
-        self._scene = scene
+        self._reader = reader
         self._alerts = alerts
         self._num_texts = 0
 
@@ -37,7 +37,7 @@ class OutlierLook:
         judged = by_step.get(found.step)
         if judged is None:
             return
-        rows = self._scene.read_rows(judged, held[:-1], found.rows)
+        rows = self._reader.read_rows(judged, held[:-1], found.rows)
         self._keep_texts(found.step, rows)
         if rows and found.is_worth_a_look:
             headline = _how_far_out(found, rows[0].loss)

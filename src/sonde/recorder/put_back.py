@@ -5,7 +5,7 @@ value.
 tensors, gradients, attributes, counters, modes, hooks, generators, globals. Afterwards each is what
 it was, and tensors have their old values in their old memory, so that views of them agree too.
 Weights are many, and seldom change here: each is copied only when an operation is about to write to
-it.
+it, and so are other large tensors. The state of the optimizer is not touched.
 
 No optimizer can move meanwhile (hooks.py). Some things cannot be put back: an iterator that the
 step function draws its data from, a file, a counter in a library. reach.py finds the first two, and
@@ -48,6 +48,9 @@ _MAX_COPIED: Final = 1 << 30
 operations are not seen.
 """
 
+_LARGE: Final = 16 << 20
+"""Tensors of so many bytes, such as averaged weights, are copied only when they are written to."""
+
 Undo = Callable[[], object]
 
 
@@ -69,9 +72,10 @@ def standing_still(
     tensors = remembered.remember_batches(batches)
     with ExitStack() as stack:
         if is_compiled:
-            remembered.copy_weights(_not_in(optimizer, weights))
+            remembered.copy_weights([*_not_in(optimizer, weights), *remembered.large])
         else:
-            stack.enter_context(CopyOnWrite([*weights, *tensors], remembered))
+            lazily = [*weights, *tensors, *remembered.large]
+            stack.enter_context(CopyOnWrite(lazily, remembered))
         for weight in weights:
             weight.grad = None  # it is set aside, so that nothing is added to it
         try:
@@ -122,6 +126,8 @@ def _may_write(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
     name = getattr(func, "__name__", "")
     if name.endswith("_") and not name.endswith("__"):
         return True
+    if kwargs.get("inplace"):
+        return True
     if name == "__setitem__" or name.startswith("__i") or "out" in kwargs:
         return True
     # With max_norm, these shorten the rows that they look up.
@@ -167,6 +173,8 @@ class Remembered:
         self._undo: list[Undo] = []
         self._storages: set[int] = set()
         self._own_code: frozenset[str] = frozenset()
+        self.large: list[Tensor] = []
+        """Large tensors that are no weights, whose values are not copied yet."""
 
     def put_back(self) -> None:
         """Put everything back. One thing that refuses does not keep the others from it."""
@@ -190,6 +198,8 @@ class Remembered:
             if isinstance(value, Tensor) and _is_weight(value):
                 weights.append(value)
                 self._remember_weight(value)
+            elif isinstance(value, Tensor) and value.nbytes >= _LARGE and _address(value):
+                self.large.append(value)
             else:
                 self._remember(value)
         return weights

@@ -332,6 +332,7 @@ class Recorder:
     @guarded("what is watched is not told")
     def _tell_opening(self) -> None:
         self._has_told_opening = True
+        self.keeper.plan_states(self._pipeline.num_updates)
         tell_what_is_watched(self.training, self.keeper, self._pipeline.why_no_rows or "")
 
     def _restore(self, step: int) -> int:

@@ -234,7 +234,7 @@ class StateWatch:
     def _last_samples(self, step: int) -> list[SamplesSeen]:
         found = []
         for update in list(self._recent())[-_NUM_LAST:]:
-            is_there = all(micro.is_unchanged() for micro in update.micro)
+            is_there = bool(update.micro) and all(micro.is_unchanged() for micro in update.micro)
             samples = samples_seen(update.names()) if is_there else None
             if samples is not None and update.step <= step:
                 found.append(samples)

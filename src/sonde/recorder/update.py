@@ -9,6 +9,7 @@ in-place changes of its tensors shows whether its owner has overwritten it. Then
 never mistaken for another. If a loop is found to overwrite its batches, they are copied instead.
 """
 
+import copy
 import enum
 import math
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,10 @@ class MicroBatch:
     """How often backward was called."""
     backward_loss: Loss | None = None
     """What backward was called on, as the loss of the micro-batch."""
+    awaits_comparison = False
+    """Whether its copies are still to be compared with what the loop makes of it."""
+    is_written = False
+    """Whether it was written to a file."""
     is_loss_of_backward = False
     """Whether that is its loss, because neither the user nor the model tells it."""
 
@@ -112,6 +117,14 @@ class MicroBatch:
         self.rows: RowMeans | None = None
         """The losses of its rows, if they are wanted and known."""
 
+    def num_bytes(self) -> int:
+        """Return how many bytes it takes in memory: its tensors, and what of them the model was
+        given on a device.
+        """
+        own = sum(tensor.nbytes for tensor in self.tensors)
+        is_moved = bool(self.forwards) and all(tensor.is_cpu for tensor in self.tensors)
+        return 2 * own if is_moved and self.moment.device is not None else own
+
     def note_rows(self, rows: RowMeans | None) -> None:
         """Note the losses of its rows, if they are known."""
         if rows is not None:
@@ -158,6 +171,11 @@ class MicroBatch:
         them.
         """
         return self.tensors if self._copies is None else self._copies
+
+    def let_go_of_copies(self) -> None:
+        """Hold no copies any longer, once they are written and compared."""
+        if self.is_written and not self.awaits_comparison:
+            self._copies = None
 
     def is_whole(self) -> bool:
         """Return whether the tensors from `to_write` are still those of the batch."""
@@ -218,6 +236,8 @@ class Update:
     """The gradient norm above which the loop clips; None if it does not clip."""
     loss_factor = 1.0
     """If its loss is what backward was called on: how many times as large it is."""
+    num_rows_let_go = 0
+    """How many rows the micro-batches had that are no longer held."""
     vitals: "Measured | None" = None
     """What was measured at this update, if it was one at which vitals are."""
 
@@ -243,7 +263,18 @@ class Update:
     @property
     def num_rows(self) -> int:
         """How many rows its micro-batches have."""
-        return sum(micro.num_rows for micro in self.micro)
+        return self.num_rows_let_go + sum(micro.num_rows for micro in self.micro)
+
+    def batch_bytes(self) -> int:
+        """Return how many bytes its batches take in memory."""
+        return sum(micro.num_bytes() for micro in self.micro)
+
+    def without_batches(self) -> "Update":
+        """Return a copy that holds no batches."""
+        rest = copy.copy(self)
+        rest.num_rows_let_go = self.num_rows
+        rest.micro = []
+        return rest
 
     def add(self, micro: MicroBatch) -> None:
         """Add another micro-batch."""

@@ -153,7 +153,7 @@ class Columns:
             except (TypeError, OverflowError):
                 for key in keys:
                     self._add_values(
-                        f"{prefix}{key}", where, [item[key] for item in members], nesting, decoded
+                        f"{prefix}{key}", where, [child[key] for child in members], nesting, decoded
                     )
             else:
                 for key, column in zip(keys, matrix.T, strict=True):

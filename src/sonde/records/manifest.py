@@ -162,6 +162,12 @@ def read_manifest(root: str | Path) -> Manifest:
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
 
 
+def absolute_place(place: str | os.PathLike[str]) -> str:
+    """Return a folder as an absolute path, and a URL as it is."""
+    text = os.fspath(place)
+    return text if "://" in text else os.path.abspath(text)
+
+
 @contextlib.contextmanager
 def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
     """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None
@@ -170,8 +176,7 @@ def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
     if place is None:
         yield
         return
-    text = os.fspath(place)
-    _moved_to.append(text if "://" in text else os.path.abspath(text))
+    _moved_to.append(absolute_place(place))
     try:
         yield
     finally:
@@ -183,13 +188,19 @@ def place_given() -> str | None:
     return _moved_to[-1] if _moved_to else None
 
 
-def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -> Path | str:
+def checkpoint_place(
+    root: str | os.PathLike[str],
+    given: str | os.PathLike[str] | None = None,
+    *,
+    to_change: bool = False,
+) -> Path | str:
     """Return where the checkpoints of the run directory `root` are: a folder or a URL.
 
-    A manifest may come from anyone. So an address that only the manifest names is not contacted,
-    and with `to_change`, to write or remove there, no place outside the run is taken from it.
+    It is the place `given`, or that of an enclosing `checkpoints_at`, or the one in the manifest. A
+    manifest may come from anyone. So an address that only the manifest names is not contacted, and
+    with `to_change`, to write or remove there, no place outside the run is taken from it.
     """
-    place = place_given()
+    place = place_given() if given is None else absolute_place(given)
     if place is None:
         # If the manifest cannot be read, what is inside the run can still be shown.
         with contextlib.suppress(RunNotFound if to_change else SondeError):

@@ -263,11 +263,11 @@ class _Plain:
 
     def _items(self, values: Sequence[object], depth: int) -> list[object]:
         kept: list[object] = []
-        for position, item in enumerate(values):
+        for position, child in enumerate(values):
             if self._bytes_left <= 0:
                 kept.append(self._cut(f"{len(values) - position} more items"))
                 break
-            kept.append(self.plain(item, depth + 1))
+            kept.append(self.plain(child, depth + 1))
         return kept
 
     def _mapping(self, mapping: Mapping[Any, object], depth: int) -> dict[str, object]:
@@ -275,13 +275,13 @@ class _Plain:
             pairs: list[Sequence[object]] = [list(pair) for pair in mapping.items()]
             return {"$dict": self._items(pairs, depth)}
         kept: dict[str, object] = {}
-        for position, (key, item) in enumerate(mapping.items()):
+        for position, (key, child) in enumerate(mapping.items()):
             if self._bytes_left <= 0:
                 kept["$cut"] = f"{len(mapping) - position} more keys"
                 break
             name = str(key)
             self._bytes_left -= len(name)
-            kept[name] = self.plain(item, depth + 1)
+            kept[name] = self.plain(child, depth + 1)
         return kept
 
     def _array(self, array: Any, depth: int) -> object:
@@ -292,11 +292,9 @@ class _Plain:
             )
         plain = array.tolist()
         # Python has no floats wider than 64 bits: numpy's are returned unchanged by `tolist`.
-        return (
-            self._repr(repr(plain))
-            if isinstance(plain, np.generic)
-            else self.plain(plain, depth + 1)
-        )
+        if isinstance(plain, np.generic):
+            return self._repr(repr(plain))
+        return self.plain(plain, depth + 1)
 
 
 def _is_plain_key(key: object) -> bool:
@@ -349,7 +347,7 @@ def _restore(value: object) -> object:
     if isinstance(value, str):
         return _restore_text(value)
     if isinstance(value, list):
-        return [_restore(item) for item in value]
+        return [_restore(child) for child in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -359,7 +357,7 @@ def _restore(value: object) -> object:
                 return _RESTORERS[tag](body)
             except (TypeError, ValueError, LookupError):
                 return value
-    return {key: _restore(item) for key, item in value.items()}
+    return {key: _restore(child) for key, child in value.items()}
 
 
 def _restore_text(text: str) -> object:
@@ -374,7 +372,7 @@ def _restore_key(key: object) -> object:
 
 def _hashable(value: object) -> object:
     if isinstance(value, list):
-        return tuple(_hashable(item) for item in value)
+        return tuple(_hashable(child) for child in value)
     return frozenset(value) if isinstance(value, set) else value
 
 
@@ -389,7 +387,7 @@ _RESTORERS: Final[dict[str, Callable[[Any], object]]] = {
     "$int": lambda body: int(body, 0),
     "$bytes": lambda body: base64.b64decode(body, validate=True),
     "$complex": lambda body: complex(*(float(part) for part in body)),
-    "$set": lambda body: {_restore_key(item) for item in body},
+    "$set": lambda body: {_restore_key(child) for child in body},
     "$str": _restore_surrogates,
-    "$dict": lambda body: {_restore_key(key): _restore(item) for key, item in body},
+    "$dict": lambda body: {_restore_key(key): _restore(child) for key, child in body},
 }

@@ -248,10 +248,12 @@ def _events(
     worst = sorted(wrong, key=rank)[:_MAX_EVENTS] if with_samples else []
     shown = set(map(id, worst))
     decoder = open_decoder(run, log)
-    events = [
-        event_facts(mark, log, decoder) if id(mark) in shown else EventFacts(mark=mark)
-        for mark in wrong
-    ]
+    events = []
+    for mark in wrong:
+        if id(mark) in shown:
+            events.append(event_facts(mark, log, decoder))
+        else:
+            events.append(EventFacts(mark=mark))
     problems += [event.problem for event in events if event.problem]
     return tuple(events)
 
@@ -267,12 +269,9 @@ def event_facts(mark: Mark, log: SpikeLog, decoder: SampleDecoder) -> EventFacts
     try:
         ranked = log.samples_at(mark.step) if spike is None else spike.samples()
         samples = tuple(decoder.decode(ranked[:_MAX_SAMPLES], with_tokens=True))
-        losses = [
-            loss
-            for sample in samples
-            for loss in sample.ranked.token_losses or ()
-            if math.isfinite(loss)
-        ]
+        losses: list[float] = []
+        for sample in samples:
+            losses += [loss for loss in sample.ranked.token_losses or () if math.isfinite(loss)]
     except (SondeError, OSError, KeyError, TypeError, ValueError) as error:
         return EventFacts(
             mark=mark, problem=f"the samples of step {mark.step} cannot be read: {error}"

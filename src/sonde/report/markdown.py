@@ -58,9 +58,11 @@ def table_lines(
 ) -> str:
     """Return a table from escaped cells; `right` holds the indices of numeric columns."""
     width = max(map(len, rows), default=0)
-    head, *rest = rows if has_head else [[""] * width, *rows]
-    marks = ["--:" if place in right else "---" for place in range(width)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, marks, *rest))
+    if not has_head:
+        rows = [[""] * width, *rows]
+    head, *rest = rows
+    rule = ["--:" if place in right else "---" for place in range(width)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rest))
 
 
 def _without_signs(text: str) -> str:
@@ -100,11 +102,11 @@ def _parts(node: Element) -> Iterator[str]:
     if name == "pre":
         yield fenced("".join(node.itertext()))
     elif name in ("table", "dl"):
-        rows = [list(row) for row in (node.iter("tr") if name == "table" else node)]
-        right = {
-            place for row in rows for place, cell in enumerate(row) if cell.get("class") == "n"
-        }
-        cells = [[_line(cell) for cell in row] for row in rows]
+        cells: list[list[str]] = []
+        right: set[int] = set()
+        for row in node.iter("tr") if name == "table" else node:
+            cells.append([_line(cell) for cell in row])
+            right |= {place for place, cell in enumerate(row) if cell.get("class") == "n"}
         yield table_lines(cells, has_head=node.find("thead") is not None, right=right)
     elif any(child.tag not in _INLINE for child in node):
         for child in node:
@@ -125,7 +127,8 @@ def _inline(node: Element) -> str:
     is_after = False
     for child in node:
         if child.tag not in _LEFT_OUT:
-            text += (", " if child.tag == "li" else " · ") if is_after else ""
+            if is_after:
+                text += ", " if child.tag == "li" else " · "
             inner = _inline(child)
             text += f"**{inner}**" if child.tag == "b" and inner else inner
             is_after = True

@@ -112,12 +112,10 @@ class Updates:
             return
         with file:
             found = os.fstat(file.fileno())
-            if (
-                found.st_dev,
-                found.st_ino,
-            ) != self._identity or found.st_size < self._scanner.offset:
+            identity = (found.st_dev, found.st_ino)
+            if identity != self._identity or found.st_size < self._scanner.offset:
                 self._forget()
-                self._identity = (found.st_dev, found.st_ino)
+                self._identity = identity
             if found.st_size > self._scanner.offset:
                 self._take(file)
 

@@ -97,11 +97,9 @@ class SampleDecoder:
     def _decode(self, ranked: RankedSample, with_tokens: bool) -> DecodedSample:
         opened = self._open(ranked.dataset)
         if isinstance(opened, str):
-            text = (
-                self._known.get((ranked.dataset, ranked.sample), "")
-                if isinstance(ranked.sample, int)
-                else ""
-            )
+            text = ""
+            if isinstance(ranked.sample, int):
+                text = self._known.get((ranked.dataset, ranked.sample), "")
             return DecodedSample(ranked=ranked, text=text, problem="" if text else opened)
         dataset, tokenizer, source_tokenizer = opened
         number = ranked.sample
@@ -246,11 +244,10 @@ def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
         if now.endswith("\ufffd") and place + 1 < len(tokens):
             texts.append("")  # part of a character: wait for the rest
             continue
-        added = (
-            now[len(before) :]
-            if now.startswith(before)
-            else sample_text(tokens[place : place + 1], tokenizer)
-        )
+        if now.startswith(before):
+            added = now[len(before) :]
+        else:
+            added = sample_text(tokens[place : place + 1], tokenizer)
         texts.append(added)
         # Text already returned is decoded again as context for the next token, but never more than
         # a few tokens of it.

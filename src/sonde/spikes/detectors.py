@@ -41,7 +41,9 @@ LARGEST: Final = 1e100
 CALM_STEPS: Final = 12
 """This many good steps end an event."""
 JUMP_STEPS: Final = 24
-"""This many consecutive bad steps are a new level."""
+"""This many consecutive bad steps are a new level: the event is a jump, and the default rule
+(robust_rule.py) learns from them.
+"""
 _FAR_WORSE: Final = 3.0
 """A number this many times as far above the baseline as the peak of an event is not part of it, if
 good ones were between them.
@@ -312,11 +314,12 @@ class Event:
         """Return the event extended by one more bad step."""
         higher = value > self.peak or (math.isnan(value) and not math.isnan(self.peak))
         num_bad = self.num_bad + 1
+        kind = self.kind
+        if kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS:
+            kind = JUMP
         return replace(
             self,
-            kind=JUMP
-            if self.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS
-            else self.kind,
+            kind=kind,
             last_step=step,
             num_bad=num_bad,
             peak=value if higher else self.peak,

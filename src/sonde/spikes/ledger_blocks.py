@@ -275,7 +275,8 @@ def _encode(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
             heads.append(_COLUMN.pack(int(least), width))
             digits = values.view(np.uint8).reshape(len(keys), 8)
             planes += [digits[:, place].tobytes() for place in range(width - 1)]
-            highest += [digits[:, width - 1].tobytes()] if width else []
+            if width:
+                highest.append(digits[:, width - 1].tobytes())
         heads.append(_COLUMN.pack(int(keys[0]), 0))
         deflate = zlib.compressobj(1, zlib.DEFLATED, -15, 8, zlib.Z_HUFFMAN_ONLY)
         payload = b"".join([*heads, *planes, deflate.compress(b"".join(highest)), deflate.flush()])

@@ -41,17 +41,13 @@ from sonde.log.device import Copy, begin_copy
 from sonde.records.append import RecordFile
 from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event, EventDetector, Rule, Score
+from sonde.spikes.held_values import is_tensor
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_judge import CountCharacters, SampleJudge
 from sonde.spikes.sample_watch import RISK, SampleEvent
-from sonde.spikes.spike_records import (
-    SpikeWriter,
-    StepDetails,
-    StepEntry,
-    is_filler,
-    is_tensor,
-)
+from sonde.spikes.spike_records import SpikeWriter
+from sonde.spikes.step_entry import StepDetails, StepEntry
 
 SERIES: Final = "series"
 """The kind of an event that consists of many steps, each of which is harmless by itself."""
@@ -325,7 +321,7 @@ class SpikeRecorder:
         as the settings allow.
         """
         assert self._samples is not None
-        if len(entry.sample_losses) == 1 and is_filler(entry.sample_ids):
+        if len(entry.sample_losses) == 1 and entry.is_filler:
             # nothing to enter, but it marks that this step is repeated
             if self._ledger is not None:
                 self._ledger.add(entry.step, [], np.zeros(0))

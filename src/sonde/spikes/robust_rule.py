@@ -30,6 +30,7 @@ from typing import Any, Final
 from sonde.errors import SettingError
 from sonde.spikes.detectors import (
     DIVERGENCE,
+    JUMP_STEPS,
     LARGEST,
     NONFINITE,
     NOTHING,
@@ -45,8 +46,6 @@ _NOISE_STEPS: Final = 128
 """The number of steps in the noise estimate."""
 _MIN_HISTORY: Final = 32
 """The number of residuals required before anything is judged."""
-_PATIENCE: Final = 24
-"""After this many consecutive bad steps, their level is the new normal."""
 _SLOW_STEPS: Final = 32
 """The number of steps in the slow level."""
 _SLOW_MEMORY: Final = 128
@@ -238,9 +237,9 @@ class RobustRule(Rule):
         state.num_seen += 1
 
     def _endure(self, state: RobustState, value: float) -> None:
-        """Add a bad number. After too many in a row, they define the new level."""
+        """Add a bad number. After JUMP_STEPS in a row, they are the new level."""
         state.bad.append(value)
-        if len(state.bad) >= _PATIENCE:
+        if len(state.bad) >= JUMP_STEPS:
             state.level.clear()
             state.slow.clear()
             state.slow_medians.clear()

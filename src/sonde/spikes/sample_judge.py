@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from sonde.spikes.bits_watch import BitsWatch
 from sonde.spikes.detectors import Event
+from sonde.spikes.held_values import are_few
 from sonde.spikes.sample_watch import SampleEvent, SampleWatch
-from sonde.spikes.spike_records import StepEntry, are_few
+from sonde.spikes.step_entry import StepEntry
 
 CountCharacters: TypeAlias = Callable[[StepEntry, Sequence[int]], Sequence[int] | None]
 """Counts the characters of some rows of a step; None if it cannot."""

@@ -156,38 +156,61 @@ def read_spikes(run: str | Path) -> SpikeLog:
     if not files:
         # raises if this is not a run; a recorder used alone leaves records but no manifest
         read_manifest(run)
-    groups: dict[int, dict[int, list[Record]]] = {}
-    ends: dict[tuple[int, int], Record] = {}
-    datasets: dict[str, Mapping[str, Any]] = {}
-    outlying: dict[tuple[int, int], list[RankedSample]] = {}
+    collected = _Collected()
     num_bad = 0
     for file in files:
         reading = read_records(file.path)
         for record in reading:
             try:
-                if record.get("type") == SPIKE:
-                    _check(record)
-                    groups.setdefault(int(record["step"]), {}).setdefault(file.rank, []).append(
-                        record
-                    )
-                    ends.pop((file.rank, int(record["step"])), None)
-                elif record.get("type") == SPIKE_END:
-                    _check(record)
-                    ends[file.rank, int(record["step"])] = record
-                elif record.get("type") == SAMPLE:
-                    outlying[int(record["step"]), file.rank] = _outlying(record, file.rank)
-                elif record.get("type") == SPIKE_DATA:
-                    datasets.update(record["datasets"])
+                collected.add(record, file.rank)
             except (KeyError, TypeError, ValueError, OverflowError):
                 num_bad += 1
         num_bad += reading.num_bad
-    spikes = tuple(_merge(step, by_rank, ends) for step, by_rank in sorted(groups.items()))
-    samples = tuple(
-        sample
-        for _, found in sorted(outlying.items(), key=lambda item: item[0])
-        for sample in found
+    return SpikeLog(
+        spikes=tuple(collected.spikes()),
+        samples=tuple(collected.outlying_samples()),
+        datasets=collected.datasets,
+        num_bad=num_bad,
     )
-    return SpikeLog(spikes=spikes, samples=samples, datasets=datasets, num_bad=num_bad)
+
+
+class _Collected:
+    """The records of all ranks, by what they belong to. A later record replaces an earlier one."""
+
+    def __init__(self) -> None:
+        self.datasets: dict[str, Mapping[str, Any]] = {}
+        self._begun: dict[int, dict[int, list[Record]]] = {}
+        """The beginnings of events by step and rank: several if the run was restarted."""
+        self._ended: dict[tuple[int, int], Record] = {}
+        """The end of an event by rank and step of its beginning."""
+        self._outlying: dict[tuple[int, int], list[RankedSample]] = {}
+        """Outlying samples by step and rank."""
+
+    def add(self, record: Record, rank: int) -> None:
+        """Add a record of a rank. One that lacks something raises, and is not added."""
+        kind = record.get("type")
+        if kind == SPIKE:
+            _check(record)
+            step = int(record["step"])
+            self._begun.setdefault(step, {}).setdefault(rank, []).append(record)
+            self._ended.pop((rank, step), None)
+        elif kind == SPIKE_END:
+            _check(record)
+            self._ended[rank, int(record["step"])] = record
+        elif kind == SAMPLE:
+            self._outlying[int(record["step"]), rank] = _outlying(record, rank)
+        elif kind == SPIKE_DATA:
+            self.datasets.update(record["datasets"])
+
+    def spikes(self) -> Iterator[RecordedSpike]:
+        """Yield the events in order of steps."""
+        for step, records_of_rank in sorted(self._begun.items()):
+            yield _merge(step, records_of_rank, self._ended)
+
+    def outlying_samples(self) -> Iterator[RankedSample]:
+        """Yield the outlying samples in order of steps, then of ranks."""
+        for place in sorted(self._outlying):
+            yield from self._outlying[place]
 
 
 def rank_samples(entries: Iterable[Record]) -> list[RankedSample]:
@@ -248,17 +271,22 @@ def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, **more: An
 def _outlying(record: Record, rank: int) -> list[RankedSample]:
     step = int(record["step"])
     time = float(record["time"])
-    found = []
-    for row in record["samples"]:
-        details: dict[str, Any] = {
-            "expected": float(row["expected"]),
-            "z": float(row["z"]),
-            "measure": str(record.get("measure", LOSS)),
-            "share": math.nan,
-        }
-        values = row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses")
-        found.append(_sample(rank, *values, step=step, time=time, **details))
-    return found
+    return [
+        _sample(
+            rank,
+            row["sample"],
+            float(row["loss"]),
+            row.get("num_tokens"),
+            row.get("token_losses"),
+            step=step,
+            time=time,
+            expected=float(row["expected"]),
+            z=float(row["z"]),
+            measure=str(record.get("measure", LOSS)),
+            share=math.nan,
+        )
+        for row in record["samples"]
+    ]
 
 
 def _event_of(record: Record) -> Event:
@@ -294,7 +322,8 @@ def _merge(
             values = {**entry, "rank": rank, "tokens": tokens if number == step else {}}
             steps.setdefault(number, []).append(values)
         events.append(_event_of(end or last))
-        over += [] if end is None else [bool(end.get("over"))]
+        if end is not None:
+            over.append(bool(end.get("over")))
     return RecordedSpike(
         event=merge_events(events),
         ranks=tuple(sorted(by_rank)),
@@ -392,12 +421,12 @@ def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
     """Return the manifest with all skips in the run's events; those added to an active run are
     recorded only there.
     """
-    notes = [
-        {
-            **{name: record[name] for name in _NOTED},
-            "num_samples": sum(map(len, record["samples"].values())),
-        }
-        for record in read_events(run, SKIP)
-        if record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
-    ]
-    return replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}) if notes else manifest
+    notes = []
+    for record in read_events(run, SKIP):
+        if record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict):
+            note = {name: record[name] for name in _NOTED}
+            note["num_samples"] = sum(map(len, record["samples"].values()))
+            notes.append(note)
+    if not notes:
+        return manifest
+    return replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes})

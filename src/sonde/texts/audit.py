@@ -158,8 +158,13 @@ def audit(
         for finding in sorted(repeats, key=lambda finding: finding.number):
             kept.add(finding)
     pieces = pieces_of(corpus, settings.piece_bytes)
-    is_sample = np.concatenate(are_samples) if are_samples else np.zeros(0, bool)
     flagged = np.array(sorted(kept.numbers), np.int64)
+    samples = flagged
+    if len(flagged):
+        is_sample = np.concatenate(are_samples)
+        number_of_sample = np.cumsum(is_sample) - 1
+        samples = number_of_sample[flagged[is_sample[flagged]]]
+    own = profile.target if isinstance(profile, PairProfile) else profile
     return Audit(
         corpus=corpus,
         num_texts=num_texts,
@@ -167,12 +172,8 @@ def audit(
         counts=dict(kept.counts.most_common()),
         findings=tuple(_with_texts(kept.ranked(), pieces, map(len, are_samples))),
         flagged=flagged,
-        samples=(np.cumsum(is_sample) - 1)[flagged[is_sample[flagged]]]
-        if len(flagged)
-        else flagged,
-        languages=profile.target.languages
-        if isinstance(profile, PairProfile)
-        else profile.languages,
+        samples=samples,
+        languages=own.languages,
     )
 
 
@@ -301,11 +302,11 @@ def _with_texts(
     start = 0
     for piece, size in zip(pieces, sizes, strict=False):
         here = [number - start for number in wanted if start <= number < start + size]
-        rows = piece.read(here) if here else []
-        texts |= {start + number: _shown(row) for number, row in zip(here, rows, strict=True)}
+        if here:
+            for number, row in zip(here, piece.read(here), strict=True):
+                texts[start + number] = _shown(row)
         start += size
         if len(texts) == len(wanted):
             break
-    yield from (
-        finding._replace(text=texts.get(finding.number, finding.text)) for finding in findings
-    )
+    for finding in findings:
+        yield finding._replace(text=texts.get(finding.number, finding.text))

@@ -183,25 +183,26 @@ def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> lis
     sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
     numbers = _chosen(len(sides[0].lines), wanted)
     chosen = [[side.lines[number] for number in numbers] for side in sides]
-    sizes = (
-        map(len, chosen[0])
-        if len(sides) == 1
-        else map(operator.add, *(map(len, side) for side in chosen))
-    )
+    if len(sides) == 1:
+        sizes = map(len, chosen[0])
+    else:
+        sizes = map(operator.add, *(map(len, side) for side in chosen))
     # Same as calling TextEntry(), in a third of the time; this dominates the cost of reading.
     fields = zip(itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[TextEntry] = list(map(tuple.__new__, itertools.repeat(TextEntry), fields))
-    faults = {
-        line: BAD_KINDS[side.wrong[line] - 1]
-        for side in sides
-        for line in np.flatnonzero(side.wrong).tolist()
-    }
-    for place, number in enumerate(numbers) if faults else ():
-        kind = faults.get(number)
-        if kind is not None:
-            texts = tuple(text[:_MAX_LINE_BYTES] for text in rows[place].texts)
+    faults: dict[int, str] = {}
+    for side in sides:
+        for line in np.flatnonzero(side.wrong).tolist():
+            faults[line] = BAD_KINDS[side.wrong[line] - 1]
+    if not faults:
+        return rows
+    for place, number in enumerate(numbers):
+        if number in faults:
+            kind = faults[number]
             rows[place] = rows[place]._replace(
-                is_sample=False, texts=texts, fault="" if kind == EMPTY else kind
+                is_sample=False,
+                texts=tuple(text[:_MAX_LINE_BYTES] for text in rows[place].texts),
+                fault="" if kind == EMPTY else kind,
             )
     return rows
 

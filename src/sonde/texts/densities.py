@@ -87,11 +87,10 @@ class Density(NamedTuple):
         if not found:
             return Marks(0, 0.0, "")
         num_words = max(len(text.split()), len(text) / 8)  # some scripts have no spaces
-        share = (
-            len(found) / (num_words + 4)
-            if self.per_word
-            else sum(map(len, found)) / (len(text) + 20)
-        )
+        if self.per_word:
+            share = len(found) / (num_words + 4)
+        else:
+            share = sum(map(len, found)) / (len(text) + 20)
         return Marks(len(found), min(share, 1.0), max(found[:50], key=len).strip())
 
 

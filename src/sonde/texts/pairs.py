@@ -374,20 +374,23 @@ def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sig
     beyond = max(short, long)
     if beyond < 1:
         return None
-    side, text, ends = (
-        ("target", target, profile.sentence_ends[1])
-        if short > long
-        else ("source", source, profile.sentence_ends[0])
-    )
+    source_ends, target_ends = profile.sentence_ends
+    if short > long:
+        side = "target"
+        text = target
+        ends = target_ends
+    else:
+        side = "source"
+        text = source
+        ends = source_ends
     times = np.exp(ratio)
     median = np.exp(usual.median)
     sentence = f"the target is {times:.2f} times as long as the source (corpus median {median:.2f})"
     if ends <= 0.8:  # how a text ends is not informative here
         return Sign(TRUNCATED, min(1.0, 0.2 * beyond), (sentence,))
     if _END.search(text):
-        return Sign(
-            MISMATCHED, min(1.0, 0.2 * beyond), (sentence, f"and the {side} ends like a sentence")
-        )
+        ending = f"and the {side} ends like a sentence"
+        return Sign(MISMATCHED, min(1.0, 0.2 * beyond), (sentence, ending))
     cut = f"the {side} does not end like a sentence, {ends:.0%} of {side}s do"
     return Sign(TRUNCATED, min(1.0, 0.2 + 0.2 * beyond), (sentence, cut))
 

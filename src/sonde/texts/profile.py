@@ -188,11 +188,10 @@ class CorpusProfile:
         self, scripts: frozenset[int], laid: Characters, num_letters: Floats
     ) -> Floats:
         """Return the fraction of each text's letters that do not belong to `scripts`."""
-        places = (
-            np.flatnonzero(laid.codes > _LAST_LATIN)
-            if _LATIN in scripts
-            else np.arange(len(laid.codes))
-        )
+        if _LATIN in scripts:
+            places = np.flatnonzero(laid.codes > _LAST_LATIN)
+        else:
+            places = np.arange(len(laid.codes))
         is_outside = np.array(
             [number > 0 and number not in scripts for number in range(len(measures.SCRIPTS))]
         )

@@ -380,7 +380,8 @@ class _Reader:
             sign = self._density(density) if self._may_be(density) and not is_noise else None
             if sign is not None and sign.strength >= CLEAR:
                 return [sign]
-            found += [] if sign is None else [sign]
+            if sign is not None:
+                found.append(sign)
         return found
 
     def _may_be(self, density: Density) -> bool:

@@ -271,7 +271,10 @@ def describe_shapes(model: nn.Module) -> str:
     """Summarise the parameters in a string that differs for other shapes, so that mismatched ranks
     are refused early.
     """
-    shapes = [f"{name} {list(one.shape)} {one.dtype}" for name, one in model.named_parameters()]
+    shapes = [
+        f"{name} {list(parameter.shape)} {parameter.dtype}"
+        for name, parameter in model.named_parameters()
+    ]
     num_values = sum(parameter.numel() for parameter in model.parameters())
     return (
         f"{num_values:,} values in {len(shapes)} tensors, shapes"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from sonde.callbacks.base import Callback, Context, Dispatcher
+from sonde.callbacks.base import Callback, Dispatcher
+from sonde.callbacks.context import Context, ContextValues
 from sonde.metrics import stack as metrics
 from sonde.train.task import Task, evaluate, moved, untouched
 
@@ -90,12 +91,15 @@ class Evaluations:
         task: Task,
         device: torch.device,
         calls: Dispatcher,
+        shown: ContextValues,
         context: Context,
     ) -> None:
+        """`context` is what callbacks get; it shows the values of `shown`."""
         self._held_out = held_out
         self._task = task
         self._device = device
         self._calls = calls
+        self._shown = shown
         self._context = context
 
     def resume(self, last_step: int) -> None:
@@ -131,7 +135,7 @@ class Evaluations:
             on_batch = partial(tell, "on_evaluation_batch", self._context)
             results = evaluate(self._task, batches, held_out.tensors, on_batch)
         held_out.last_step = self._context.step
-        self._context.show(metrics={**found, **results} if held_out.is_main else results)
+        self._shown.metrics = {**found, **results} if held_out.is_main else results
         with untouched(self._task.model):
             tell("on_evaluation_end", self._context)
         if held_out.is_main:

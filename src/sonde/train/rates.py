@@ -6,7 +6,8 @@ parameter group a rate of its own, and its state is part of the checkpoint.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import asdict
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -17,6 +18,11 @@ from sonde.train.stopping import StopWhen
 
 AnySchedule: TypeAlias = Schedule | LRScheduler | Callable[[int], float]
 """The kinds of schedule that a trainer accepts."""
+
+
+def describe_schedule(schedule: AnySchedule) -> dict[str, Any] | str:
+    """Return what of a schedule must be the same on every rank."""
+    return asdict(schedule) if isinstance(schedule, Schedule) else type(schedule).__name__
 
 
 class Rates:

@@ -193,22 +193,22 @@ def _loader(
     settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, split: str
 ) -> TokenLoader:
     is_training = split == TRAIN
-    pairs = has_source(directory)
-    dataset: TokenDataset = (
-        open_pairs(directory, split)
-        if pairs
-        else BlockDataset(directory.tokens(split), settings.block_size, name=split)
-    )
-    skip_list = (
-        read_skip_list(Path(settings.skip_list)) if settings.skip_list and is_training else None
-    )
+    is_pairs = has_source(directory)
+    dataset: TokenDataset
+    if is_pairs:
+        dataset = open_pairs(directory, split)
+    else:
+        dataset = BlockDataset(directory.tokens(split), settings.block_size, name=split)
+    skip_list = None
+    if settings.skip_list and is_training:
+        skip_list = read_skip_list(Path(settings.skip_list))
     if skip_list is not None and len(skip_list.samples(split)) >= len(dataset) > 0:
         raise SettingError(
             f"{settings.skip_list} leaves out all {len(dataset):,} samples of {split}"
         )
     loader = TokenLoader(
         dataset,
-        Collater.of(tokenizer.specials, has_source=pairs),
+        Collater.of(tokenizer.specials, has_source=is_pairs),
         LoaderSettings(
             max_tokens=settings.max_tokens,
             max_sentences=settings.max_sentences,

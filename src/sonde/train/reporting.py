@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any, Final, TextIO
 
 from sonde import ranks
-from sonde.callbacks.base import Context
+from sonde.callbacks.context import Context
 from sonde.errors import SettingError, import_extra
 from sonde.log.logger import Logger
 from sonde.metrics.aggregator import Aggregator

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FSDPModule
 
 from sonde import ranks
-from sonde.callbacks.base import CheckpointPlan
+from sonde.callbacks.context import CheckpointPlan
 from sonde.checkpoint.folder import About, Keep, describe_problems
 from sonde.checkpoint.state import is_sharded
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
@@ -199,10 +199,12 @@ class Checkpoints:
                 folder=run.checkpoint_place, keep=Keep(newest=settings.keep_checkpoints)
             )
         self._plan = plan
-        self._store = CheckpointStore(plan.folder, run_id=self._run_id) if plan else None
-        self._saver = (
-            BackgroundSaver(self._store, plan.keep) if self._store and plan and plan.saves else None
-        )
+        self._store: CheckpointStore | None = None
+        self._saver: BackgroundSaver | None = None
+        if plan is not None:
+            self._store = CheckpointStore(plan.folder, run_id=self._run_id)
+            if plan.saves:
+                self._saver = BackgroundSaver(self._store, plan.keep)
         self._raises = settings.on_save_error == "raise"
         self._saved_at = -1
         self.news: Sized = self._saver.outcomes if self._saver else ()

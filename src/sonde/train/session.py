@@ -5,6 +5,7 @@ ended.
 Python.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -130,10 +131,11 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:
     world = ranks.world_size()
+    processes = "1 rank" if world == 1 else f"{world} ranks"
     return (
         f"{_model_text(pieces)} on {_data_text(pieces.directory)}; {len(pieces.data):,} steps of"
-        f" {settings.update_freq} × {world} micro-batches to go in this epoch; {device}, {world}"
-        f" rank{'s' * (world > 1)}"
+        f" {settings.update_freq} × {world} micro-batches to go in this epoch; {device},"
+        f" {processes}"
     )
 
 
@@ -157,8 +159,11 @@ def _model_text(pieces: Pieces) -> str:
 
 def _num_updates(pieces: Pieces) -> int | None:
     """Return the total number of updates for the progress bar, if updates or epochs end the run."""
-    ends = [pieces.settings.max_updates] if pieces.settings.max_updates else []
-    if pieces.settings.max_epochs:
-        micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
-        ends.append(pieces.settings.max_epochs * -(-micro_batches // pieces.settings.update_freq))
+    settings = pieces.settings
+    ends = []
+    if settings.max_updates:
+        ends.append(settings.max_updates)
+    if settings.max_epochs:
+        num_micro_batches = math.ceil(len(pieces.data.sampler.batches) / ranks.world_size())
+        ends.append(settings.max_epochs * math.ceil(num_micro_batches / settings.update_freq))
     return min(ends, default=None)

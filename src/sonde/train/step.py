@@ -68,6 +68,11 @@ class StepResult:
     are.
     """
 
+    @property
+    def seconds(self) -> float:
+        """Seconds for the whole update, without waiting for its data."""
+        return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
+
 
 class UpdateStep:
     """Makes updates to one model with one optimizer."""

@@ -187,11 +187,9 @@ class FinitenessCheck:
     @property
     def suspicion(self) -> str | None:
         """Why the weights are suspect now; None if they are not."""
-        return (
-            f"the last {self._num_in_a_row} losses are not finite"
-            if self._num_in_a_row >= _SUSPECT_AFTER
-            else None
-        )
+        if self._num_in_a_row >= _SUSPECT_AFTER:
+            return f"the last {self._num_in_a_row} losses are not finite"
+        return None
 
     def end_epoch(self, num_updates: int) -> None:
         """Record the end of an epoch. Raises after two epochs in a row without an update, which

@@ -186,8 +186,8 @@ class _Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position from a `state_dict`."""
         self._num_epochs = state["num_epochs"]
-        for one, position in zip(self._positions, state["samplers"], strict=False):
-            one.load_state_dict(position)
+        for sampler, position in zip(self._positions, state["samplers"], strict=False):
+            sampler.load_state_dict(position)
 
 
 def evaluate(

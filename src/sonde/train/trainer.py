@@ -23,18 +23,17 @@ last update waits for the epoch's end, to be the only one.
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from signal import Signals
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context, Dispatcher, Order
+from sonde.callbacks.base import Callback, Dispatcher, Order
+from sonde.callbacks.context import Context, ContextValues
 from sonde.callbacks.spikes import with_spikes
 from sonde.checkpoint.digest import Live
-from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.log.logger import Logger
 from sonde.metrics import stack as metrics
@@ -45,19 +44,14 @@ from sonde.train import determinism
 from sonde.train.check_seam import update_maker
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
 from sonde.train.held_out import Evaluations, held_out_data
-from sonde.train.rates import AnySchedule, Rates
+from sonde.train.rates import AnySchedule, Rates, describe_schedule
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
 from sonde.train.resuming import record_state, tell_resume
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
-from sonde.train.schedule import Plateau, Schedule
+from sonde.train.schedule import Plateau
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import FinitenessCheck, StopWhen, stop_signals
-from sonde.train.task import (
-    Task,
-    TrainingData,
-    as_training_data,
-    grouped,
-)
+from sonde.train.task import Task, TrainingData, as_training_data, grouped
 from sonde.train.unregistered import tell_unregistered
 
 
@@ -91,7 +85,7 @@ class Trainer:
         run: Run | None = None,
         valid_data: Callable[[], Iterable[Any]] | None = None,
         settings: TrainerSettings | None = None,
-        heal: Any = None,
+        heal: "Healer | None" = None,
         create_tb_writer: bool = False,
     ) -> None:
         """Prepare a training; `train` starts it.
@@ -122,9 +116,7 @@ class Trainer:
         check_parameters(task.model, optimizer)
         self.device = trainable(task.model)[0].device
         if heal is not None and run is None:
-            raise SettingError(
-                "heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))"
-            )
+            raise SettingError("heal needs a run to go back in", hint="Trainer(…, run=Run(…))")
         self.heal = heal
         self.tb_writer: Any = open_tb_writer(run) if create_tb_writer else None
         """A TensorBoard SummaryWriter in the run, on rank 0, if you asked for it."""
@@ -147,40 +139,23 @@ class Trainer:
             callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
         if self.heal is None:
             return self._train(stop, callbacks, start_over)
-        return str(
-            self.heal.train(
-                self,
-                lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again),
-            )
-        )
 
-    def go_on_with(
-        self,
-        *,
-        skip_list: str | None = None,
-        lr_limit: float | None = None,
-        lr_limit_until: int | None = None,
-    ) -> None:
-        """From the next start on, leave out the samples of a skip list and limit the learning rate
-        of a `Schedule`.
-        """
-        if skip_list is not None:
-            self.data.leave_out(read_skip_list(Path(skip_list)))
-        if lr_limit is not None:
-            assert isinstance(self.schedule, Schedule)
-            limited = replace(self.schedule, lr_limit=lr_limit, lr_limit_until=lr_limit_until)
-            self.rates = Rates(limited, self.optimizer)
+        def train_watched(watch: Callback, from_the_beginning: bool) -> str:
+            return self._train(stop, [*callbacks, watch], start_over or from_the_beginning)
+
+        return self.heal.train(self, train_watched)
 
     def _train(self, stop: StopWhen, callbacks: Sequence[Callback], start_over: bool) -> str:
         self.rates.plateau = self.plateau
         self.rates.check(stop)
-        schedule = (
-            asdict(self.schedule)
-            if isinstance(self.schedule, Schedule)
-            else type(self.schedule).__name__
+        ranks.check_agreement(
+            {
+                "settings": asdict(self.settings),
+                "schedule": describe_schedule(self.schedule),
+                "stop": asdict(stop),
+                "model": describe_shapes(self.task.model),
+            }
         )
-        facts = {"settings": asdict(self.settings), "schedule": schedule, "stop": asdict(stop)}
-        ranks.check_agreement({**facts, "model": describe_shapes(self.task.model)})
         if self.run is not None and self.run.rank == 0:
             determinism.warn_about_changes(self.run.layout.root)
         self.event(determinism.EVENT, **determinism.describe_determinism())
@@ -189,13 +164,39 @@ class Trainer:
                 tell_unregistered(self.task.model)
             loop = _Loop(self, stop, callbacks, signals)
             reason = loop.run(start_over=start_over)
-            self.gave_up = not loop.at_end
+            self.gave_up = not loop.saves_at_end
         return reason
 
     def event(self, name: str, **details: object) -> None:
         """Record an event in the run, if there is one."""
         if self.run is not None:
             self.run.event(name, **details)
+
+
+class Healer(Protocol):
+    """Lets a training recover by itself: `sonde.heal.Heal`."""
+
+    def train(self, trainer: Trainer, start: Callable[[Callback, bool], str], /) -> str:
+        """Train to the end, from a good state again after an anomaly, and return why it stopped.
+
+        `start` trains, with a callback that watches, from the newest checkpoint or (if the second
+        argument is true) from the beginning.
+        """
+
+
+def _parts_with_state(trainer: Trainer, scale: Stateful) -> dict[str, Stateful]:
+    """Return what has a state besides the model and the optimizer."""
+    # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
+    parts: dict[str, Stateful] = {"metrics": metrics, "data": trainer.data, "scale": scale}
+    if trainer.plateau is not None:
+        parts["plateau"] = trainer.plateau
+    if trainer.rates.scheduler is not None:
+        parts["schedule"] = trainer.rates.scheduler
+    return parts
+
+
+def _is_due(count: int, every: int | None) -> bool:
+    return every is not None and count % every == 0
 
 
 class _Loop:
@@ -211,11 +212,12 @@ class _Loop:
         run = trainer.run
         self._trainer = trainer
         self._settings = trainer.settings
-        context = self._context = Context(
+        self._shown = ContextValues(
             rank=ranks.rank(),
             world_size=ranks.world_size(),
             run_directory=run.directory if run else None,
         )
+        context = self._context = Context(self._shown)
         context.close_at_end(trainer.tb_writer)
         self._stop = stop
         self._signals = signals
@@ -230,26 +232,18 @@ class _Loop:
         self._reporter = Reporter(
             trainer.logger, interval=trainer.settings.log_interval, steps=steps
         )
-        # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
-        parts: dict[str, Stateful] = {
-            "metrics": metrics,
-            "data": trainer.data,
-            "scale": self._step.scale,
-        }
-        parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
-        parts |= (
-            {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
-        )
+        parts = _parts_with_state(trainer, self._step.scale)
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
         self._live = Live(trainer.task.model, trainer.optimizer, {})
         self._counters = self._state.counters
         held_out = held_out_data(trainer.valid_data, callbacks)
         self._evaluations = Evaluations(
-            held_out, trainer.task, trainer.device, self._calls, context
+            held_out, trainer.task, trainer.device, self._calls, self._shown, context
         )
         self._reason: str | None = None
         self._finite = FinitenessCheck(trainer.settings.max_nonfinite_updates, trainer.event)
-        self.at_end: Sequence[str] = ("evaluate", "save")
+        self.saves_at_end = True
+        self._evaluates_at_end = True
         self._save_waits = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
@@ -261,8 +255,7 @@ class _Loop:
             self._resume(start_over)
             self._trainer.task.model.train()
             self._calls.call("on_run_start", self._context)
-            asked = self._calls.may_ask and bool(self._asked("evaluate"))
-            self._evaluate("on_run_start", asked=asked)
+            self._evaluate("on_run_start", asked=bool(self._asked("evaluate")))
             self._reason = self._why_stop(stop_wanted=False)
             while self._reason is None:
                 self._epoch()
@@ -286,14 +279,17 @@ class _Loop:
         done = self._counters.num_epochs
         last = self._state.evaluation
         self._evaluations.resume(last.step)
-        self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
+        self._shown.step = step
+        self._shown.epoch = done + 1
+        self._shown.num_epochs_done = done
+        self._shown.metrics = last.results
         trainer.event("resume", step=step, epoch=done + 1)
         if trainer.run is not None:
             rate = trainer.rates.lr(step)
             tell_resume(trainer.run, self._live, step, rate, num_epochs=done, data=trainer.data)
 
     def _epoch(self) -> None:
-        self._context.show(epoch=self._counters.num_epochs + 1)
+        self._shown.epoch = self._counters.num_epochs + 1
         self._data_epoch = self._trainer.data.state_dict().get("epoch")
         self._calls.call("on_epoch_start", self._context)
         with self._reporter.epoch():
@@ -301,7 +297,7 @@ class _Loop:
                 return
         self._finite.end_epoch(self._counters.num_updates)
         self._counters.num_epochs += 1
-        self._context.show(num_epochs_done=self._counters.num_epochs)
+        self._shown.num_epochs_done = self._counters.num_epochs
         self._reason = self._reason or self._why_stop(stop_wanted=False)
         every = self._settings.validate_every_epochs, self._settings.save_every_epochs
         self._after("on_epoch_end", self._counters.num_epochs, *every)
@@ -321,16 +317,15 @@ class _Loop:
         return True
 
     def _update(self, batches: list[Any], *, data_seconds: float) -> None:
-        context = self._context
+        shown = self._shown
         counters = self._counters
-        context.show(lr=self._trainer.rates.apply(counters.num_updates))
-        self._calls.call("on_step_start", context)
-        world = context.world_size
-        rank = context.rank
+        shown.lr = self._trainer.rates.apply(counters.num_updates)
+        self._calls.call("on_step_start", self._context)
+        world = shown.world_size
         result = self._step.run(
             counters.num_updates,
-            [(position * world + rank, batch) for position, batch in enumerate(batches)],
-            wants_stop=bool(self._signals) or (rank == 0 and self._must_end()),
+            [(position * world + shown.rank, batch) for position, batch in enumerate(batches)],
+            wants_stop=bool(self._signals) or (shown.rank == 0 and self._must_end()),
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
@@ -341,19 +336,15 @@ class _Loop:
         if result.skipped is not None:
             counters.num_skipped += 1
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
-        context.show(
-            step=counters.num_updates,
-            step_seconds=data_seconds
-            + result.forward_seconds
-            + result.backward_seconds
-            + result.optimizer_seconds,
-            weight=result.weight,
-            grad_norm=result.grad_norm,
-            tensors={"loss": result.loss, **(result.outputs[-1].tensors if result.outputs else {})},
-            outputs=result.outputs,
-            logged=self._reporter.logged(),
-        )
-        self._reporter.update(context, result, data_seconds=data_seconds, batch=batches[-1])
+        shown.step = counters.num_updates
+        shown.step_seconds = data_seconds + result.seconds
+        shown.weight = result.weight
+        shown.grad_norm = result.grad_norm
+        of_task = result.outputs[-1].tensors if result.outputs else {}
+        shown.tensors = {"loss": result.loss, **of_task}
+        shown.outputs = result.outputs
+        shown.logged = self._reporter.logged()
+        self._reporter.update(self._context, result, data_seconds=data_seconds, batch=batches[-1])
         suspicion = self._finite.observe(counters.num_updates, result.loss, result.weight)
         self._reason = self._why_stop(stop_wanted=result.stop_wanted) or suspicion
         every = self._settings.validate_every_updates, self._settings.save_every_updates
@@ -366,34 +357,42 @@ class _Loop:
         log, then save.
         """
         context = self._context
-        evaluate_due = evaluate_every is not None and count % evaluate_every == 0
-        save_due = save_every is not None and count % save_every == 0
-        if Order.EVALUATE in self._calls.orders:
-            self._calls.call(moment, context, order=Order.EVALUATE)
-        may_ask = self._calls.may_ask
-        # in this order: one evaluation answers both
-        wanted = (may_ask and bool(self._asked("evaluate"))) or evaluate_due
-        self._evaluate(moment, asked=wanted)
-        if Order.SAVE in self._calls.orders:
-            self._calls.call(moment, context, order=Order.SAVE)
-        save_due = (save_due and self._checkpoints.follows_settings) or self._save_waits
-        if may_ask and self._asked("save"):
+        calls = self._calls
+        if Order.EVALUATE in calls.orders:
+            calls.call(moment, context, order=Order.EVALUATE)
+        # the request is taken back even if an evaluation is due anyway: one answers both
+        is_asked = bool(self._asked("evaluate"))
+        self._evaluate(moment, asked=is_asked or _is_due(count, evaluate_every))
+        if Order.SAVE in calls.orders:
+            calls.call(moment, context, order=Order.SAVE)
+        save_due = bool(self._asked("save")) or self._save_waits
+        if self._checkpoints.follows_settings and _is_due(count, save_every):
             save_due = True
-        self._calls.call(moment, context, order=Order.LOG)
-        if may_ask and (asked := self._asked("stop")):
-            self._reason = self._reason or f"a callback asked to stop: {'; '.join(asked)}"
-            if self._asked("give up"):
-                self._reason = "; ".join(asked)
-                self.at_end = ()
+        calls.call(moment, context, order=Order.LOG)
+        self._heed_requests_to_stop()
         self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
             self._save()  # a run that stops saves after its last evaluation instead
 
+    def _heed_requests_to_stop(self) -> None:
+        """Let a callback end the run."""
+        asked = self._asked("stop")
+        if not asked:
+            return
+        if self._asked("give up"):
+            self._reason = "; ".join(asked)
+            self._evaluates_at_end = False
+            self.saves_at_end = False
+        elif self._reason is None:
+            self._reason = f"a callback asked to stop: {'; '.join(asked)}"
+
     def _asked(self, request: str) -> list[str]:
-        """Return why callbacks asked for this, over all ranks. Only called if some callback may
-        ask: ranks communicate.
+        """Return why callbacks asked for this, over all ranks. If no callback may ask, nobody is:
+        ranks would communicate.
         """
+        if not self._calls.may_ask:
+            return []
         own = self._context.requests.pop(request, None)
         if not ranks.any_rank(own is not None):
             return []
@@ -403,10 +402,9 @@ class _Loop:
         """Return whether the last update ended its epoch. Only known if the data reports its
         epoch.
         """
-        return (
-            self._data_epoch is not None
-            and self._trainer.data.state_dict()["epoch"] != self._data_epoch
-        )
+        if self._data_epoch is None:
+            return False
+        return bool(self._trainer.data.state_dict()["epoch"] != self._data_epoch)
 
     def _evaluate(self, moment: str, *, asked: bool) -> None:
         """Evaluate on all held-out data that are due; `asked` is about the main ones."""
@@ -423,7 +421,7 @@ class _Loop:
         # 0's results.
         results = ranks.gather(results)[0]
         last.results = results if has_main else {**last.results, **results}
-        context.show(metrics=last.results)
+        self._shown.metrics = last.results
         self._reporter.evaluation(context, results, seconds)
         if has_main:
             last.step = self._counters.num_updates
@@ -449,8 +447,10 @@ class _Loop:
             self._calls.call("on_checkpoint", self._context, outcome.path)
 
     def _finish(self) -> None:
-        for last in self.at_end:
-            self._evaluate("on_run_end", asked=True) if last == "evaluate" else self._save()
+        if self._evaluates_at_end:
+            self._evaluate("on_run_end", asked=True)
+        if self.saves_at_end:
+            self._save()
         self._checkpoints.wait()
         self._note_saved()
         self._checkpoints.raise_failure()
@@ -468,7 +468,7 @@ class _Loop:
             signal = next(filter(None, ranks.gather(own)), None)
             if signal is None:
                 return f"max_hours: {self._stop.max_hours} hours were spent"
-            self.at_end = ("save",)
+            self._evaluates_at_end = False
             return f"{signal} was received"
         counters = self._counters
         rates = self._trainer.rates
@@ -496,5 +496,5 @@ class _Loop:
         # a model may create parameters in its first forward pass
         if not self._counters.num_updates:
             check_parameters(self._trainer.task.model, self._trainer.optimizer)
-        self._context.show(grad_norm=norm)
+        self._shown.grad_norm = norm
         self._calls.call("on_backward_end", self._context)

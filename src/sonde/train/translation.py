@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import Context
 from sonde.checkpoint.weights import load_weights
 from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory

@@ -64,22 +64,22 @@ def _search(value: Any, place: str, seen: set[int], visited: set[int]) -> Iterat
         return
     visited.add(id(value))
     items = _attributes(value, place) if isinstance(value, nn.Module) else _content(value, place)
-    for name, item in items:
-        yield from _search(item, name, seen, visited)
+    for name, child in items:
+        yield from _search(child, name, seen, visited)
 
 
 def _attributes(module: nn.Module, place: str) -> Iterator[tuple[str, Any]]:
     """Yield what a module registered, and the containers among its other attributes."""
     before = f"{place}." if place else ""
-    own = [(name, item) for name, item in vars(module).items() if name not in _TORCHS_OWN]
-    containers = [(name, item) for name, item in own if isinstance(item, _CONTAINERS)]
+    own = [(name, child) for name, child in vars(module).items() if name not in _TORCHS_OWN]
+    containers = [(name, child) for name, child in own if isinstance(child, _CONTAINERS)]
     registered = [*module.named_parameters(recurse=False), *module.named_children()]
-    for name, item in [*registered, *containers]:
-        yield before + name, item
+    for name, child in [*registered, *containers]:
+        yield before + name, child
 
 
 def _content(container: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yield the items of a container."""
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
-    for key, item in itertools.islice(pairs, _MAX_ITEMS):
-        yield f"{place}[{key!r}]", item
+    for key, child in itertools.islice(pairs, _MAX_ITEMS):
+        yield f"{place}[{key!r}]", child

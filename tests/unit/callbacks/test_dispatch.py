@@ -2,11 +2,13 @@
 
 import logging
 import time
+from dataclasses import fields
 from typing import ClassVar
 
 import pytest
 
-from sonde.callbacks.base import Callback, Context, Dispatcher, Order
+from sonde.callbacks.base import Callback, Dispatcher, Order
+from sonde.callbacks.context import Context, ContextValues
 from sonde.errors import SettingError
 
 
@@ -100,12 +102,23 @@ def test_a_guard_that_raises_ends_the_run() -> None:
 
 
 def test_the_context_cannot_be_written_and_keeps_the_first_reason() -> None:
-    context = Context(rank=1, world_size=2)
+    context = Context(ContextValues(rank=1, world_size=2))
     with pytest.raises(AttributeError):
         context.step = 5  # type: ignore[misc]  # refused, which is what is tested
     context.ask_to_stop("first")
     context.ask_to_stop("second")
     assert context.requests == {"stop": "first"}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ContextValues)])
+def test_a_context_shows_every_value_of_the_trainer_and_lets_none_be_written(name: str) -> None:
+    values = ContextValues()
+    context = Context(values)
+    marker = object()
+    setattr(values, name, marker)
+    assert getattr(context, name) is marker
+    with pytest.raises(AttributeError):
+        setattr(context, name, None)
 
 
 def test_dispatch_to_five_callbacks_costs_less_than_15_microseconds_a_step() -> None:

@@ -9,7 +9,8 @@ import torch
 from tiny_training import Regression, make_trainer
 from torch import Tensor
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import Context
 from sonde.callbacks.nan_guard import NanGuard, first_bad
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.compat.nemo.checkpoint import CheckpointCallback

@@ -3,15 +3,16 @@
 import io
 import logging
 import sys
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from tiny_training import make_trainer
 
-from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.periodic import LearningRateCallback, ThroughputCallback
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context, ContextValues
+from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.progress import ProgressCallback
+from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.train.stopping import StopWhen
 
@@ -76,14 +77,13 @@ def test_without_a_terminal_progress_is_one_plain_line_per_interval() -> None:
 
 def test_the_rate_is_that_of_recent_updates_and_knows_nothing_of_the_time_between_them() -> None:
     callback = ProgressCallback(interval=1000)
-    context = Context()
+    shown = ContextValues(weight=50)
     out = io.StringIO()
     callback._console = Console(file=out)
-    context.show(weight=50)
     for seconds in [1.0] * 5 + [0.1] * 1000:
-        context.show(step=context.step + 1)
-        context.show(step_seconds=seconds)
-        callback.on_step_end(context)
+        shown.step += 1
+        shown.step_seconds = seconds
+        callback.on_step_end(Context(shown))
     assert out.getvalue().splitlines()[-1].endswith("500 tokens/s")
 
 
@@ -92,9 +92,11 @@ def test_an_evaluation_is_told_in_a_line_of_its_own_above_the_bar() -> None:
         out = io.StringIO()
         console = Console(file=out, force_terminal=is_terminal, width=100)
         callback = ProgressCallback(7, console=console)
-        context = Context()
+        shown = ContextValues()
+        context = Context(shown)
         callback.on_run_start(context)
-        context.show(step=3, metrics={"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437})
+        shown.step = 3
+        shown.metrics = {"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437}
         callback.on_evaluation_end(context)
         callback.on_run_end(context)
         assert "evaluation after step 3: loss 1.25, bleu[0] 21.44" in out.getvalue()
@@ -114,7 +116,8 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     callback = ProgressCallback(console=Console(file=io.StringIO(), force_terminal=True))
-    context = Context()
+    shown = ContextValues()
+    context = Context(shown)
     callback.on_run_start(context)
     texts: list[int] = []
 
@@ -124,7 +127,7 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(
 
     monkeypatch.setattr(callback, "_text", text)
     for _ in range(500):
-        context.show(step=context.step + 1)
+        shown.step += 1
         callback.on_step_end(context)
     callback.on_run_end(context)
     assert texts[-1] == 500
@@ -145,9 +148,13 @@ def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(
     """The command line puts a stream there that makes control codes visible; rich alone would look
     through one of two.
     """
+
+    class Proxy:
+        def __init__(self, stream: object) -> None:
+            self.rich_proxied_file = stream
+
     true = io.StringIO()
-    outer = SimpleNamespace(rich_proxied_file=SimpleNamespace(rich_proxied_file=true))
-    monkeypatch.setattr(sys, "stderr", outer)
+    monkeypatch.setattr(sys, "stderr", Proxy(Proxy(true)))
     progress = ProgressCallback(3, interval=1)
     monkeypatch.undo()
     train(progress, updates=2)

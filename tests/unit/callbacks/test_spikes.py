@@ -9,7 +9,7 @@ import torch
 from tiny_training import Regression, make_trainer, weights
 from torch import Tensor
 
-from sonde.callbacks.base import Context
+from sonde.callbacks.context import Context, ContextValues
 from sonde.callbacks.spikes import SpikeCallback
 from sonde.records.journal import read_steps
 from sonde.run import Run
@@ -63,7 +63,9 @@ def test_a_trainer_with_a_run_records_the_spike_and_its_samples(
     trained: tuple[Path, Named],
 ) -> None:
     directory, _ = trained
-    (spike,) = [one for one in read_spikes(directory).spikes if one.event.first_step == BAD_STEP]
+    (spike,) = [
+        spike for spike in read_spikes(directory).spikes if spike.event.first_step == BAD_STEP
+    ]
     worst = spike.samples()[0]
     assert worst.dataset == "numbers"
     assert int(worst.sample) // 10 == BAD_STEP
@@ -105,7 +107,7 @@ def test_a_rank_that_ran_out_of_memory_has_no_samples_and_goes_on_watching(tmp_p
     with Run(tmp_path / "run") as run:
         watch = SpikeCallback(run.spikes())
         for step, loss in enumerate([1.0, 1.1] * 30 + [50.0], start=1):
-            watch.on_step_end(Context(step=step, weight=7.0, tensors={"loss": loss}, outputs=[]))
+            watch.on_step_end(Context(ContextValues(step=step, weight=7.0, tensors={"loss": loss})))
     assert [spike.event.first_step for spike in read_spikes(tmp_path / "run").spikes] == [61]
 
 

@@ -5,7 +5,6 @@ time.
 import errno
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,14 +55,15 @@ def test_a_failure_is_told_at_the_next_question_and_the_next_save_works(tmp_path
     assert "No space left on device" in outcome.error
     saver.save(2, {"a": torch.ones(3)}, About())
     saver.wait()
-    assert [one.error for one in saver.finished()] == [None]
+    assert [save.error for save in saver.finished()] == [None]
     assert CheckpointStore(tmp_path).folder.steps() == [2]
 
 
 def test_free_space_is_checked_before_the_first_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    nearly_full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: nearly_full)
     saver = BackgroundSaver(CheckpointStore(tmp_path), Keep())
     saver.save(1, {"a": torch.ones(3000)}, About())
     (outcome,) = saver.finished()

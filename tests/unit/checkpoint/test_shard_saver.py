@@ -167,7 +167,7 @@ def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
         part, header = own_part(tensors, {})
         theirs = _header((tmp_path / part_name(rank)).read_bytes())
         ours = _header(bytes(TensorImage().fill(part, header)))
-        marks = [one.pop("__metadata__") for one in (ours, theirs)]
+        marks = [document.pop("__metadata__") for document in (ours, theirs)]
         places = [json.loads(mark.pop("DCP_SHARDING_INFO")) for mark in marks]
         shared = sorted(part.keys() & places[1].keys())
         assert marks[0] == marks[1]

@@ -3,21 +3,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sonde.cli import log as log_verb
+from sonde.cli.log import LogSummary, summarise
 from sonde.log.reading import read
 from sonde.records.append import RecordFile
-
-
-def summarise(source: str | Path) -> SimpleNamespace:
-    found = log_verb.summarise(source)
-    return SimpleNamespace(
-        **{**found, "metrics": [SimpleNamespace(**metric) for metric in found["metrics"]]}
-    )
 
 
 def written(path: Path, records: list[dict[str, Any]], damaged: bytes = b"") -> Path:
@@ -32,12 +24,11 @@ def written(path: Path, records: list[dict[str, Any]], damaged: bytes = b"") -> 
 
 
 @pytest.fixture
-def summary_of(tmp_path: Path) -> Callable[..., SimpleNamespace]:
-    def summary(
-        rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]
-    ) -> SimpleNamespace:
+def summary_of(tmp_path: Path) -> Callable[..., LogSummary]:
+    def summary(rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]) -> LogSummary:
         known = [
-            {"type": "METADATA", "metric": name, "metadata": one} for name, one in metadata.items()
+            {"type": "METADATA", "metric": name, "metadata": values}
+            for name, values in metadata.items()
         ]
         path = tmp_path / "log.jsonl"
         path.unlink(missing_ok=True)
@@ -48,7 +39,7 @@ def summary_of(tmp_path: Path) -> Callable[..., SimpleNamespace]:
     return summary
 
 
-def test_best_follows_the_goal(summary_of: Callable[..., SimpleNamespace]) -> None:
+def test_best_follows_the_goal(summary_of: Callable[..., LogSummary]) -> None:
     rows = [(n, {"loss": x, "acc": x, "lr": x}) for n, x in enumerate([2.0, 1.0, 3.0])]
     known = {"loss": {"GOAL": "MINIMIZE", "unit": "nats"}, "acc": {"GOAL": "maximize"}}
     loss, acc, lr = summary_of(rows, **known).metrics
@@ -72,7 +63,7 @@ def test_a_file_that_has_nothing_to_read_now_is_an_empty_log() -> None:
 
 
 def test_what_is_not_finite_is_counted_and_never_best(
-    summary_of: Callable[..., SimpleNamespace],
+    summary_of: Callable[..., LogSummary],
 ) -> None:
     rows = [(n, {"loss": x}) for n, x in enumerate([math.nan, -math.inf, 5.0])]
     (loss,) = summary_of(rows, loss={"GOAL": "MINIMIZE"}).metrics
@@ -82,18 +73,18 @@ def test_what_is_not_finite_is_counted_and_never_best(
     assert math.isnan(loss.mean)
 
 
-def test_words_are_no_metrics(summary_of: Callable[..., SimpleNamespace]) -> None:
+def test_words_are_no_metrics(summary_of: Callable[..., LogSummary]) -> None:
     assert summary_of([(1, {"note": "x"})]).metrics == []
 
 
-def test_duration_and_last_step(summary_of: Callable[..., SimpleNamespace]) -> None:
+def test_duration_and_last_step(summary_of: Callable[..., LogSummary]) -> None:
     log = summary_of([([0, 1], {"a": 1}), ([], {"a": 1}), ("end", {"a": 1})])
     assert (log.seconds, log.last_step) == (2.0, [0, 1])
     empty = summary_of([])
     assert (empty.seconds, empty.last_step) == (None, None)
 
 
-def by_columns(path: Path) -> SimpleNamespace:
+def by_columns(path: Path) -> LogSummary:
     """Summed up by columns, which says the same as record by record."""
     summed = summarise(path)
     log = read(path)

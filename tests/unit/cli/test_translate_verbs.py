@@ -67,8 +67,8 @@ def test_translations_come_in_the_order_of_the_input_and_match_the_library_call(
     printed = capsys.readouterr().out.splitlines()
     translator = open_translator(trained)
     found = translator.translate(sentences("en", 20), translator.search(beam=2))
-    assert printed == [one.text for one in found]
-    right = sum(one == other for one, other in zip(printed, sentences("de", 20), strict=True))
+    assert printed == [translation.text for translation in found]
+    right = sum(made == other for made, other in zip(printed, sentences("de", 20), strict=True))
     assert right >= 15
 
 

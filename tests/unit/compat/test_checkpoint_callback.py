@@ -11,7 +11,8 @@ import torch
 from tiny_training import Regression, events, make_trainer, weights
 from torch import nn
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import Context
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.compat.nemo.checkpoint import CheckpointCallback

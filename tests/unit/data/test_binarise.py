@@ -86,7 +86,9 @@ def test_compressed_text_gives_the_same_tokens(tmp_path: Path) -> None:
 def test_a_bad_line_leaves_its_pair_out_and_is_named(tmp_path: Path) -> None:
     english = list(ENGLISH)
     german = list(GERMAN)
-    english[3], german[7], english[9] = "", "   ", "x" * 600
+    english[3] = ""
+    german[7] = "   "
+    english[9] = "x" * 600
     texts = write_texts(tmp_path, english, german)
     texts["de"].write_bytes(texts["de"].read_bytes().replace(b"Nummer 20", b"Numm\xffer 20"))
     done = prepare(settings_for(tmp_path, texts, max_line_bytes=500))
@@ -240,3 +242,21 @@ def test_an_empty_text_becomes_an_empty_corpus(tmp_path: Path) -> None:
     done = prepare(settings_for(tmp_path, write_texts(tmp_path, [], [])))
     assert [sidecar.num_samples for sidecar in done.sidecars] == [0, 0]
     assert len(open_pairs(tmp_path / "data")) == 0
+
+
+@pytest.mark.timeout(60)  # it would never end
+def test_a_single_block_that_is_larger_than_the_sample_is_trained_on_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = write_texts(tmp_path)
+    options: dict[str, Any] = {"tokenizer": "bpe", "vocab_size": 300, "block_bytes": 1 << 20}
+    prepare(settings_for(tmp_path, texts, **options))
+    whole = everything(tmp_path / "data")
+    monkeypatch.setattr(binarise, "SAMPLE_BYTES", 10)
+    # one text alone: one block
+    alone = {"en": texts["en"]}
+    prepare(settings_for(tmp_path / "alone", alone, **options))
+    monkeypatch.undo()
+    prepare(settings_for(tmp_path / "unlimited", alone, **options))
+    assert everything(tmp_path / "alone" / "data") == everything(tmp_path / "unlimited" / "data")
+    assert everything(tmp_path / "data") == whole

@@ -51,8 +51,8 @@ def steps_with(losses: Mapping[int, float], weights: Mapping[int, float]) -> dic
 def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
     """As much of it as these rules ask for, about the last step."""
     step = max(steps)
-    calm = tuple(one for number, one in steps.items() if step - 64 <= number < step)
-    losses = Spread([one.loss for one in calm])
+    calm = tuple(record for number, record in steps.items() if step - 64 <= number < step)
+    losses = Spread([record.loss for record in calm])
     case = SimpleNamespace(
         step=step, steps=steps, calm=calm, record=steps[step], losses=losses, is_skipped=False
     )

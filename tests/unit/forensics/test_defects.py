@@ -65,7 +65,7 @@ def seen(
 
 
 def case(step: int, steps: Mapping[int, StepRecord], **values: Any) -> Any:
-    losses = Spread([one.loss for number, one in steps.items() if number < step])
+    losses = Spread([record.loss for number, record in steps.items() if number < step])
     own: dict[str, Any] = {
         "step": step,
         "steps": steps,
@@ -88,7 +88,9 @@ def evidence(**values: Any) -> Evidence:
         "usual_signs": UsualSigns([Row(("train", 0), (1,) * 20)] * 2000, [None] * 2000),
         "batch_z": 0.0,
         "samples": [],
-        "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
+        "suspects": lambda some: [
+            Suspect(dataset="train", sample=sample.row.name[1]) for sample in some
+        ],
         "describe_rate": lambda: "the learning rate is as it is",
         "made": SimpleNamespace(differs=False, first_different=None),
         "tensors": [],

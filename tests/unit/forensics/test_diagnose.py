@@ -69,7 +69,7 @@ def test_a_fingerprint_that_is_not_the_manifests_is_named(
     run: Path, tmp_path: Path, name: str, cause: str
 ) -> None:
     other = changed(run, tmp_path / "other", data=read_manifest(run).data | {name: "0" * 64})
-    found = next(one for one in diagnose(other, 11).causes if one.cause == cause)
+    found = next(candidate for candidate in diagnose(other, 11).causes if candidate.cause == cause)
     assert name in found.evidence[0]
 
 

@@ -88,7 +88,7 @@ class _Pairs(RunTexts):
 
 
 def _pair(number: int, source: str, target: str) -> Row:
-    return Row(("train", number), _codes(target), tuple(1000 + ord(one) for one in source))
+    return Row(("train", number), _codes(target), tuple(1000 + ord(letter) for letter in source))
 
 
 def test_a_source_is_read_with_its_own_tokenizer() -> None:

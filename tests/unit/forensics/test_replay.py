@@ -132,7 +132,7 @@ def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) 
     assert losses.loss == recorded_loss(replay, 7)
     assert torch.equal(weights(replay), before)
     assert torch.equal(torch.get_rng_state(), generator)
-    assert [one.sample_id for one in losses.samples] == [
+    assert [sample.sample_id for sample in losses.samples] == [
         name for batch in replay.batches(7) for name in batch.provenance
     ]
     for sample in losses.samples:
@@ -141,7 +141,7 @@ def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) 
             sample.loss, rel=1e-5
         )
     # it is there
-    assert sum(one.num_tokens or 0 for one in losses.samples) == replay.recorded(7).weight  # type: ignore[union-attr]
+    assert sum(sample.num_tokens or 0 for sample in losses.samples) == replay.recorded(7).weight  # type: ignore[union-attr]
     assert replay.update().loss == losses.loss
 
 
@@ -229,7 +229,7 @@ def test_the_first_module_after_a_broken_weight_is_named(replay: Replay) -> None
     assert result.skipped is not None
     bad = [module for module in watch.modules() if module.num_nonfinite]
     assert bad[0].module == "decoder.0.feed_forward.outer"
-    assert [one.module for one in bad if one.kind == "parameter"] == [
+    assert [finding.module for finding in bad if finding.kind == "parameter"] == [
         "decoder.0.feed_forward.outer.weight"
     ]
 

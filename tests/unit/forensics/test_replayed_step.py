@@ -159,4 +159,4 @@ def test_two_dumps_of_a_step_are_the_same(
         folders.append(Path(shutil.move(document["dump"], tmp_path / str(number))))
     compared = compare_dumps(folders[0], folders[1], Tolerance())
     assert len(compared) > 20
-    assert DIFFERENT not in {one.verdict for one in compared}
+    assert DIFFERENT not in {comparison.verdict for comparison in compared}

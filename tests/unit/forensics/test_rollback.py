@@ -348,7 +348,7 @@ def test_a_run_that_was_rolled_back_passes_the_spike_and_never_sees_the_sample(
     ]
     assert after[BAD_STEP].loss < after[BAD_STEP - 1].loss * 1.2 < before[BAD_STEP].loss
     assert after[BAD_STEP].weight == before[BAD_STEP].weight - 16
-    (spike,) = [one for one in read_spikes(run).spikes if one.event.first_step == BAD_STEP]
+    (spike,) = [spike for spike in read_spikes(run).spikes if spike.event.first_step == BAD_STEP]
     assert spike.num_seen == 1
     assert [entry.first_step for entry in read_skip_history(run)] == [101]
     events = [

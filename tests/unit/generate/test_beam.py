@@ -99,8 +99,8 @@ def test_the_fairseq_rule_gives_the_numbers_of_fairseqs_own_tests(
         [tokens for tokens, _ in s] for s in expected
     ]
     for sentence, numbers in zip(found, expected, strict=True):
-        for one, (_, score) in zip(sentence, numbers, strict=True):
-            assert math.isclose(one.score, score, abs_tol=1e-5)
+        for hypothesis, (_, score) in zip(sentence, numbers, strict=True):
+            assert math.isclose(hypothesis.score, score, abs_tol=1e-5)
 
 
 def test_diverse_groups_without_strength_repeat_one_another_as_in_fairseq() -> None:
@@ -119,7 +119,7 @@ def test_diverse_groups_without_strength_repeat_one_another_as_in_fairseq() -> N
 
     chosen = SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.0, stop="fairseq")
     found = beam_search(model, 2, chosen)
-    assert [[one.tokens for one in sentence] for sentence in found] == [
+    assert [[hypothesis.tokens for hypothesis in sentence] for sentence in found] == [
         [[4, 4, 2]] * 2,
         [[4, 5, 2]] * 2,
     ]
@@ -138,19 +138,19 @@ def test_diverse_groups_avoid_what_earlier_groups_chose() -> None:
     diverse = beam_search(
         model, 1, SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=1.0)
     )[0]
-    assert [one.tokens for one in plain] == [[4, 2], [4, 2]]
-    assert {tuple(one.tokens) for one in diverse} == {(4, 2), (5, 2)}
+    assert [hypothesis.tokens for hypothesis in plain] == [[4, 2], [4, 2]]
+    assert {tuple(hypothesis.tokens) for hypothesis in diverse} == {(4, 2), (5, 2)}
 
 
 def test_diversity_is_hammings_where_fairseqs_penalties_add_up() -> None:
     # fairseq's own code gives the second group [4, 4, 5, 2] here: the penalty has grown to 3 x 0.9
     # by the third token. With its diversity_discount=0 it gives what is asserted here.
-    model = bigram({one: [0, 0, 1e-13, 0, 0.9, 0.1] for one in (EOS, 4, 5)})
+    model = bigram({token: [0, 0, 1e-13, 0, 0.9, 0.1] for token in (EOS, 4, 5)})
     chosen = SearchSettings(
         beam=2, n_best=2, diverse_groups=2, diversity=0.9, max_len=3, stop="fairseq"
     )
     found = beam_search(model, 1, chosen)[0]
-    assert [one.tokens for one in found] == [[4, 4, 4, 2]] * 2
+    assert [hypothesis.tokens for hypothesis in found] == [[4, 4, 4, 2]] * 2
     penalised = math.log(0.9) - 0.9
     assert [round(score, 4) for score in found[1].token_scores[:3]] == [round(penalised, 4)] * 3
 
@@ -178,9 +178,10 @@ def test_logits_of_minus_infinity_throughout_end_a_sentence_with_nothing(stop: A
 
 def test_a_sentence_that_dies_later_keeps_what_has_ended() -> None:
     model = bigram({EOS: [0, 0, 0.3, 0, 0.7, 0], 4: [0, 0, 0, 0, 0, 0]})
-    assert [one.tokens for one in beam_search(model, 1, SearchSettings(beam=3, n_best=3))[0]] == [
-        [EOS]
-    ]
+    assert [
+        hypothesis.tokens
+        for hypothesis in beam_search(model, 1, SearchSettings(beam=3, n_best=3))[0]
+    ] == [[EOS]]
 
 
 def test_a_nan_logit_is_never_chosen_and_leaves_the_others_alone() -> None:
@@ -215,7 +216,7 @@ def test_an_infinite_logit_is_certain() -> None:
 def test_a_largest_length_of_zero_allows_the_end_token_alone(stop: Any, tokens: list[int]) -> None:
     model = bigram({EOS: [0, 0, 0.25, 0, 0.75, 0]})
     found = beam_search(model, 1, SearchSettings(beam=3, max_len=0, stop=stop))[0]
-    assert [one.tokens for one in found] == [tokens]
+    assert [hypothesis.tokens for hypothesis in found] == [tokens]
     assert math.isclose(found[0].score, math.log(0.25) if tokens else 0.0, abs_tol=1e-6)
 
 
@@ -225,7 +226,7 @@ def test_a_beam_larger_than_the_vocabulary_finds_all_there_is(stop: Any) -> None
     found = beam_search(
         model, 1, SearchSettings(beam=50, n_best=50, max_len=4, stop=stop, length_penalty=0.0)
     )[0]
-    assert [one.tokens for one in found][:4] == [[4, 2], [5, 2], [2], [0, 2]]
+    assert [hypothesis.tokens for hypothesis in found][:4] == [[4, 2], [5, 2], [2], [0, 2]]
     assert len(found) == 4
 
 
@@ -311,10 +312,10 @@ def test_attention_follows_the_hypothesis() -> None:
     def attending(frontier: Frontier) -> tuple[Tensor, Tensor]:
         return model(frontier), torch.nn.functional.one_hot(frontier.tokens[:, :, -1], 6).float()
 
-    for one in beam_search(attending, 1, SearchSettings(beam=2, n_best=2))[0]:
-        assert one.attention is not None
-        assert one.attention.shape == (len(one.tokens), 6)
-        assert one.attention.argmax(-1).tolist() == [EOS, *one.tokens[:-1]]
+    for hypothesis in beam_search(attending, 1, SearchSettings(beam=2, n_best=2))[0]:
+        assert hypothesis.attention is not None
+        assert hypothesis.attention.shape == (len(hypothesis.tokens), 6)
+        assert hypothesis.attention.argmax(-1).tolist() == [EOS, *hypothesis.tokens[:-1]]
     assert greedy(model, 1)[0][0].attention is None
 
 

@@ -63,7 +63,7 @@ def test_sentences_are_seeded_by_their_numbers_in_the_whole() -> None:
     whole = sample(model, 4, settings, Sampling(seed=3))
     part = sample(model, 2, settings, Sampling(seed=3, numbers=(3, 1)))
     assert [[token.tokens for token in sentence] for sentence in part] == [
-        [one.tokens for one in whole[number]] for number in (3, 1)
+        [hypothesis.tokens for hypothesis in whole[number]] for number in (3, 1)
     ]
 
 

@@ -100,7 +100,7 @@ def test_given_pairs_get_the_probabilities_of_fairseqs_scorer_test() -> None:
     pairs = [("abc", "abc"), ("ab", "ba"), ("a", "b")]
     found = score(Copier(probabilities), TOKENIZER, pairs)
     assert [
-        [round(math.exp(value), 4) for value in one.token_scores] for one in found
+        [round(math.exp(value), 4) for value in scored.token_scores] for scored in found
     ] == probabilities
     assert found[2].tokens == [5, EOS]
     assert math.isclose(found[2].score, math.log(0.3 * 0.7), rel_tol=1e-6)
@@ -131,8 +131,8 @@ def test_a_transformer_finds_the_same_alone_and_in_a_batch(encoder_layers: int) 
     chosen = SearchSettings(beam=4, n_best=2, max_len_ratio=1.0, max_len=3)
     together = translate(model, TOKENIZER, texts, chosen)
     alone = [translate(model, TOKENIZER, [text], chosen)[0] for text in texts]
-    assert [[text for text, _ in one.n_best] for one in together] == [
-        [text for text, _ in one.n_best] for one in alone
+    assert [[text for text, _ in translation.n_best] for translation in together] == [
+        [text for text, _ in translation.n_best] for translation in alone
     ]
 
 

@@ -135,7 +135,9 @@ def test_a_rate_is_halved_for_some_updates_where_that_is_allowed() -> None:
 
 
 def test_the_budget_holds_whatever_the_verdict_says() -> None:
-    past = [decide(verdict("samples", samples=(one,)), CALL, SCENE, (), HEAL) for one in (1, 2)]
+    past = [
+        decide(verdict("samples", samples=(sample,)), CALL, SCENE, (), HEAL) for sample in (1, 2)
+    ]
     blamed = verdict("samples", samples=(3,))
     for heal, spent in (
         (HEAL, "2 times"),

@@ -5,7 +5,7 @@ not finite.
 import math
 import random
 
-from sonde.callbacks.base import Context
+from sonde.callbacks.context import Context, ContextValues
 from sonde.heal.decision import Call, Heal
 from sonde.heal.supervisor import HealCallback
 
@@ -13,7 +13,7 @@ from sonde.heal.supervisor import HealCallback
 def calls(losses: list[float], patience: int = 12) -> list[Call]:
     watch = HealCallback(Heal(max_times=1, patience=patience))
     found = [watch.judge(step, loss) for step, loss in enumerate(losses, 1)]
-    return [one for one in found if one is not None]
+    return [call for call in found if call is not None]
 
 
 def calm(num: int) -> list[float]:
@@ -56,39 +56,47 @@ def test_the_first_update_may_be_bad() -> None:
     assert calls([math.nan])[0].first_step == 1
 
 
-def show(
-    watch: HealCallback, context: Context, step: int, loss: float, weight: float = 10.0
-) -> None:
-    context.show(step=step, tensors={"loss": loss}, weight=weight)
-    watch.on_step_end(context)
+class Shown:
+    """A training that shows a callback its updates."""
+
+    def __init__(self, watch: HealCallback) -> None:
+        self._watch = watch
+        self._values = ContextValues()
+        self.context = Context(self._values)
+
+    def update(self, step: int, loss: float, weight: float = 10.0) -> None:
+        self._values.step = step
+        self._values.tensors = {"loss": loss}
+        self._values.weight = weight
+        self._watch.on_step_end(self.context)
 
 
 def test_a_call_gives_the_state_up_and_a_dry_run_does_not() -> None:
     for dry_run in (False, True):
         watch = HealCallback(Heal(max_times=1, dry_run=dry_run))
-        context = Context()
+        shown = Shown(watch)
         for step in range(1, 4):
-            show(watch, context, step, math.nan)
+            shown.update(step, math.nan)
         assert len(watch.calls) == 1
-        assert ("give up" in context.requests) is not dry_run
+        assert ("give up" in shown.context.requests) is not dry_run
 
 
 def test_an_update_without_tokens_is_no_event() -> None:
     watch = HealCallback(Heal(max_times=1))
-    context = Context()
-    show(watch, context, 1, math.nan, weight=0.0)
+    shown = Shown(watch)
+    shown.update(1, math.nan, weight=0.0)
     assert watch.calls == []
 
 
 def test_checkpoints_are_distrusted_while_an_event_is_open() -> None:
     watch = HealCallback(Heal(max_times=1))
-    context = Context()
+    shown = Shown(watch)
     for step, loss in enumerate([*calm(100), 9.0], 1):
-        show(watch, context, step, loss)
-    assert context.distrusted == "the loss is unusual since step 101"
+        shown.update(step, loss)
+    assert shown.context.distrusted == "the loss is unusual since step 101"
     for step, loss in enumerate(calm(20), 102):
-        show(watch, context, step, loss)
-    assert context.distrusted is None
+        shown.update(step, loss)
+    assert shown.context.distrusted is None
 
 
 def test_a_resume_in_the_middle_of_the_wait_calls_at_the_same_update() -> None:

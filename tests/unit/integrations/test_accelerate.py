@@ -156,7 +156,7 @@ def test_the_example_goes_the_whole_road_with_accumulation(tmp_path: Path, num_r
     )
     assert "The batch holds garbled text (" in start(command)
     verdicts = [read_verdict(run, step) for step, _ in RunLayout(run).verdicts()]
-    found = [one for one in verdicts if one.causes[0].cause == "garbled_text"]
+    found = [verdict for verdict in verdicts if verdict.causes[0].cause == "garbled_text"]
     assert (
         len({suspect.sample for verdict in found for suspect in verdict.causes[0].suspects}) == 1
     )  # by content, in every epoch

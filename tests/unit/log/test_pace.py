@@ -13,9 +13,12 @@ def record(step: Any, **data: Any) -> dict[str, Any]:
 
 def test_every_n_gives_the_mean_of_all_it_held_back() -> None:
     pace = Pace(every_n=3)
-    out = [one for step in range(7) for one in pace.admit(record(step, loss=float(step)))]
-    assert [(one["step"], one["data"]) for one in out] == [(2, {"loss": 1.0}), (5, {"loss": 4.0})]
-    assert [one["data"] for one in pace.take()] == [{"loss": 6.0}]
+    out = [passed for step in range(7) for passed in pace.admit(record(step, loss=float(step)))]
+    assert [(passed["step"], passed["data"]) for passed in out] == [
+        (2, {"loss": 1.0}),
+        (5, {"loss": 4.0}),
+    ]
+    assert [passed["data"] for passed in pace.take()] == [{"loss": 6.0}]
     assert pace.take() == []
 
 
@@ -29,7 +32,8 @@ def test_every_seconds_lets_the_first_through_and_then_one_each_span(
     for second in range(35):
         now[0] = float(second)
         seen += [
-            (second, one["data"]["loss"]) for one in pace.admit(record(second, loss=float(second)))
+            (second, passed["data"]["loss"])
+            for passed in pace.admit(record(second, loss=float(second)))
         ]
     assert seen == [(0, 0.0), (10, 5.5), (20, 15.5), (30, 25.5)]
 
@@ -76,7 +80,7 @@ def test_names_and_summaries_pass_at_once_after_what_was_pending() -> None:
     pace = Pace(every_n=10)
     pace.admit(record(0, loss=1.0))
     out = pace.admit(record("summary", accuracy=0.5))
-    assert [(one["step"], one["data"]) for one in out] == [
+    assert [(passed["step"], passed["data"]) for passed in out] == [
         (0, {"loss": 1.0}),
         ("summary", {"accuracy": 0.5}),
     ]
@@ -85,8 +89,8 @@ def test_names_and_summaries_pass_at_once_after_what_was_pending() -> None:
 def test_a_step_of_another_shape_is_not_mixed_in() -> None:
     pace = Pace(every_n=10)
     pace.admit(record((0, 1), loss=1.0))
-    assert [one["step"] for one in pace.admit(record((0, 1, 0), loss=9.0))] == [(0, 1)]
-    assert [one["data"] for one in pace.take()] == [{"loss": 9.0}]
+    assert [passed["step"] for passed in pace.admit(record((0, 1, 0), loss=9.0))] == [(0, 1)]
+    assert [passed["data"] for passed in pace.take()] == [{"loss": 9.0}]
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def test_a_full_queue_drops_the_newest_counts_it_and_says_so_once(
     logger.close()
     assert [record["step"] for record in tracker.sent] == list(range(11))
     assert tracker.num_lost == logger.num_lost == 20
-    assert [record.getMessage() for record in caplog.records] == [
-        "Tracker loses records: its queue of 10 records is full. Training goes on"
-    ]
+    (warning,) = caplog.records  # once, not for every record
+    assert "Tracker loses records" in warning.getMessage()
+    assert "queue of 10 records is full" in warning.getMessage()
 
 
 def test_a_tracker_that_raises_is_counted_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,10 +10,11 @@ def logged(
     step: Any, *, start: float = 1000.0, at: float | None = None, rank: int = 0, **data: Any
 ) -> LogRecord:
     """A LOG record of the logger that started at `start`, written `at` seconds after."""
-    elapsed = float(step if isinstance(step, int) else 1) if at is None else at
+    if at is None:
+        at = float(step) if isinstance(step, int) else 1.0
     data = data or {"loss": 1.0}
     return LogRecord(
-        type="LOG", step=step, data=data, rank=rank, timestamp=start + elapsed, elapsedtime=elapsed
+        type="LOG", step=step, data=data, rank=rank, timestamp=start + at, elapsedtime=at
     )
 
 

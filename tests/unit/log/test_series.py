@@ -70,9 +70,10 @@ def test_a_metric_reads_the_same_over_restarts_ranks_and_damage(tmp_path: Path) 
             file.write(b"damage\n\0\0\n")
         write(path, [(step, {"loss": 2.0 * step}) for step in range(1500, 1600)], rank)
     source = str(tmp_path / "log.rank*.jsonl")
+    ranks: tuple[int | None, ...] = (None, 0, 1)
     for name in ("loss", "val"):
-        for one in (None, 0, 1):
-            same(read_series(source, name, rank=one), read(source).series(name, rank=one))
+        for of_rank in ranks:
+            same(read_series(source, name, rank=of_rank), read(source).series(name, rank=of_rank))
     assert len(read_series(source, "loss")) == 1600
     assert len(read_series(source, "val")) == 1500
 

@@ -5,11 +5,11 @@ import zlib
 import numpy as np
 import pytest
 
-from sonde.probe.numpy_arrays import _BLOCK, _ROW, measure, new_hash
+from sonde.probe.numpy_arrays import BLOCK, ROW, measure, new_hash
 
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-SIZES = (1, 7, _ROW - 1, _ROW, _ROW + 1, 5000, _BLOCK, _BLOCK + 3000)
+SIZES = (1, 7, ROW - 1, ROW, ROW + 1, 5000, BLOCK, BLOCK + 3000)
 
 
 def sample(name: str, num: int, *, seed: int = 0) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_what_is_not_finite_is_counted_wherever_it_stands(name: str, position: i
     ("name", "scale"),
     [("float64", 1e300), ("float64", 1e-300), ("float32", 1e37), ("float32", 1e-37)],
 )
-@pytest.mark.parametrize("num", [2, 2 * _ROW])
+@pytest.mark.parametrize("num", [2, 2 * ROW])
 def test_norms_neither_overflow_nor_vanish(name: str, scale: float, num: int) -> None:
     values = np.tile(np.array([3.0, 4.0]) * scale, num // 2).astype(name)
     assert measure(values).norm == pytest.approx(5 * scale * np.sqrt(num / 2), rel=1e-6)
@@ -73,7 +73,7 @@ def test_a_norm_of_many_values_does_not_drift() -> None:
 
 
 def test_the_bytes_are_hashed_on_the_way() -> None:
-    values = sample("float32", _BLOCK + 5)
+    values = sample("float32", BLOCK + 5)
     content = new_hash("md5")
     assert content is not None
     measure(values, content)

@@ -203,7 +203,7 @@ def test_rank_against_rank_and_step_against_step(tmp_path: Path) -> None:
         compare_dumps(tmp_path / "step0" / "rank0", tmp_path / "step0" / "rank1", EXACT)
     )
     between = compare_dumps(tmp_path / "step0", tmp_path / "step1", EXACT)
-    assert [(one.process, one.verdict) for one in between] == [
+    assert [(comparison.process, comparison.verdict) for comparison in between] == [
         ("rank0", DIFFERENT),
         ("rank1", DIFFERENT),
     ]
@@ -224,7 +224,7 @@ def test_keys_of_older_versions_of_msprobe_are_those_of_ours(tmp_path: Path) -> 
         tmp_path / "b", {"x.0.debug": {"k": tensor(Max=2.5)}, "x_grad.0.debug": {"k": None}}
     )
     found = compare_dumps(old, ours, EXACT)
-    assert [(one.key, one.verdict) for one in found] == [
+    assert [(comparison.key, comparison.verdict) for comparison in found] == [
         ("x.0.k", DIFFERENT),
         ("x_grad.0.k", NOT_COMPARED),
     ]

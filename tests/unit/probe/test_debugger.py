@@ -308,9 +308,7 @@ def test_a_closed_probe_has_no_hooks_left(probe: Start) -> None:
     assert not weight._backward_hooks
 
 
-def test_dtensors_say_how_they_are_laid_out() -> None:
-    from sonde.probe.torch_tensors import _local
-
+def test_dtensors_say_how_they_are_laid_out(probe: Start, saved: Saved) -> None:
     class Laid(torch.Tensor):
         placements = ("Shard(0)",)
         device_mesh = type("Mesh", (), {"mesh": torch.tensor([0, 1])})()
@@ -318,10 +316,13 @@ def test_dtensors_say_how_they_are_laid_out() -> None:
         def to_local(self) -> torch.Tensor:
             return torch.ones(1, 2)
 
-    leaf: dict[str, Any] = {}
-    local = _local(torch.ones(2, 2).as_subclass(Laid), leaf)
-    assert local.shape == (1, 2)
-    assert leaf == {"device_mesh": [0, 1], "placements": ["'Shard(0)'"], "local_shape": [1, 2]}
+    debugger = probe()
+    debugger.save(torch.ones(2, 2).as_subclass(Laid), "laid", save_backward=False)
+    debugger.step()
+
+    leaf = saved()["laid.0.debug"]
+    assert (leaf["device_mesh"], leaf["placements"]) == ([0, 1], ["'Shard(0)'"])
+    assert leaf["local_shape"] == [1, 2]
 
 
 @pytest.mark.slow
@@ -379,3 +380,18 @@ def test_calls_on_the_class_need_a_probe() -> None:
     for call in (PrecisionDebugger.start, PrecisionDebugger.stop, PrecisionDebugger.step):
         with pytest.raises(SettingError, match="no PrecisionDebugger"):
             call()
+
+
+def test_records_wait_for_one_another_but_not_long(
+    tmp_path: Path, probe: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("sonde.probe.step_dump.time.monotonic", lambda: clock[0])
+    debugger = probe()
+    PrecisionDebugger.save(torch.ones(2), "first", save_backward=False)
+    assert list(tmp_path.rglob("probe.jsonl")) == []
+    clock[0] += step_dump.FLUSH_SECONDS + 0.01
+    PrecisionDebugger.save(torch.ones(2), "second", save_backward=False)
+    (stream,) = tmp_path.rglob("probe.jsonl")
+    assert stream.read_bytes().count(b"first") == 1
+    debugger.close()

@@ -55,7 +55,7 @@ def test_infinities_give_what_plain_reductions_give(
     leaf = written(values)
     assert tuple(leaf[name] for name in ("Max", "Min", "Mean", "Norm")) == expected
     assert expected[:3] == tuple(
-        float(one) for one in (np.max(values), np.min(values), np.mean(values))
+        float(value) for value in (np.max(values), np.min(values), np.mean(values))
     )
 
 

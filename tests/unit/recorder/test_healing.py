@@ -34,11 +34,9 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.embedding, self.drop, self.head = (
-            nn.Embedding(32, 8),
-            nn.Dropout(0.1),
-            nn.Linear(8, 32),
-        )
+        self.embedding = nn.Embedding(32, 8)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(8, 32)
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.head(self.drop(self.embedding(x[:, :-1])))
@@ -59,7 +57,9 @@ class Loader:
         self.batches = [
             {"x": rows[numbers], "sample_ids": numbers}
             for numbers in torch.arange(len(rows)).view(NUM_BATCHES, ROWS)
-            for numbers in [torch.tensor([one for one in numbers.tolist() if one not in without])]
+            for numbers in [
+                torch.tensor([number for number in numbers.tolist() if number not in without])
+            ]
         ]
 
     def __iter__(self) -> Iterator[Any]:

@@ -38,7 +38,7 @@ def test_samples_are_left_out_by_content_also_when_the_batch_padded_them(
 
 def test_what_has_no_numbers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="generator has no __len__"):
-        without((one for one in "ab"), tmp_path)
+        without((letter for letter in "ab"), tmp_path)
 
 
 def test_after_a_rollback_the_script_goes_on_from_the_kept_state_without_the_sample(
@@ -62,6 +62,6 @@ def test_after_a_rollback_the_script_goes_on_from_the_kept_state_without_the_sam
     again = Training(run)
     assert again.recorder is not None
     assert again.recorder.restore() == 89
-    assert all(torch.equal(before[name], one) for name, one in again.everything().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in again.everything().items())
     assert again.scheduler.last_epoch == 89
     again.close()

@@ -39,7 +39,7 @@ def test_a_loader_that_writes_over_its_batches_is_recorded_with_what_was_trained
     buffers = (
         [torch.from_numpy(array) for array in arrays]
         if through_numpy
-        else [torch.empty_like(one) for one in fed[0]]
+        else [torch.empty_like(tensor) for tensor in fed[0]]
     )
     for training in (bare, watched):
         torch.manual_seed(5)
@@ -81,7 +81,7 @@ def test_an_update_whose_scaled_gradients_overflow_is_recorded_as_skipped(tmp_pa
         losses = [recorder.step(train_step, batch).item() for batch in batches(8)]
     steps = read_steps(tmp_path / "run").by_number
     assert [step.loss for step in steps.values()] == losses
-    assert [number for number, one in steps.items() if one.skipped] == [5]
+    assert [number for number, record in steps.items() if record.skipped] == [5]
     assert scaler.get_scale() == 2.0
 
 

@@ -87,7 +87,7 @@ def test_the_loss_comes_from_the_step_function_where_nothing_else_gives_it(tmp_p
     assert training.recorder is not None
     losses = [training.recorder.step(train_step, batch).item() for batch in batches(5)]
     training.close()
-    assert [one.loss for one in read_steps(tmp_path / "run").by_number.values()] == losses
+    assert [record.loss for record in read_steps(tmp_path / "run").by_number.values()] == losses
 
 
 def test_skip_without_a_loss_before_the_update_only_records_and_says_so(
@@ -117,8 +117,10 @@ def test_skip_drops_the_gradients_of_the_bad_update_alone(tmp_path: Path) -> Non
         moved.append(not torch.equal(before, training.weight()))
     training.close()
     steps = read_steps(tmp_path / "run").by_number
-    assert [number for number, one in steps.items() if one.skipped == "the loss jumped"] == [90]
-    assert [number for number, one in enumerate(moved, 1) if not one] == [90]
+    assert [number for number, record in steps.items() if record.skipped == "the loss jumped"] == [
+        90
+    ]
+    assert [number for number, has_moved in enumerate(moved, 1) if not has_moved] == [90]
 
 
 def test_stop_ends_the_run_before_the_bad_update_moves_anything(tmp_path: Path) -> None:

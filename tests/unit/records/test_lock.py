@@ -214,7 +214,9 @@ def test_a_lock_that_cannot_be_written_is_refused_with_cause_and_hint(
 def test_of_processes_racing_for_a_stale_lock_exactly_one_wins(path: Path) -> None:
     for _ in range(10):
         write_owner(path, pid=NEVER_A_PID, process_start="1")
-        (go, start), (results, tell), (over, end) = os.pipe(), os.pipe(), os.pipe()
+        go, start = os.pipe()
+        results, tell = os.pipe()
+        over, end = os.pipe()
 
         def race(
             go: int = go, start: int = start, tell: int = tell, over: int = over, end: int = end

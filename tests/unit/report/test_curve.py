@@ -22,7 +22,8 @@ def test_a_short_curve_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("place", [0, 50, 77, 100])
 def test_a_single_peak_and_a_single_dip_survive_thinning(num: int, place: int) -> None:
     values = np.random.default_rng(1).normal(size=num)
-    values[place], values[-place - 1] = 50.0, -50.0
+    values[place] = 50.0
+    values[-place - 1] = -50.0
     if place == 50 and num == 101:
         values[49] = 50.0
     thinned = thin(curve(values.tolist()), 100)
@@ -80,5 +81,6 @@ def test_one_huge_value_does_not_swallow_the_digits_of_those_after_it() -> None:
 
 def test_a_spike_is_kept_when_it_is_named_even_beside_a_higher_one() -> None:
     values = [1.0] * 100_000
-    values[50_000], values[50_003] = 9.0, 5.0
+    values[50_000] = 9.0
+    values[50_003] = 5.0
     assert 50_004 in thin(curve(values), 100, around=[50_004]).steps

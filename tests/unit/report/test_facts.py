@@ -142,7 +142,7 @@ def test_the_worst_samples_over_all_epochs_are_told(tmp_path: Path) -> None:
             ledger.add(step, ["<b>essay</b>", "letter"], np.array([6.0, 0.0]))
         ledger.close()
     facts = gather(tmp_path / "run")
-    assert [(one.history.sample, one.history.trend) for one in facts.worst] == [
+    assert [(row.history.sample, row.history.trend) for row in facts.worst] == [
         ("<b>essay</b>", "never learnt")
     ]
     shown = page.render_html(facts)

@@ -103,3 +103,18 @@ def test_records_that_are_no_updates_are_passed_over(line: str, tmp_path: Path) 
     assert curves.read("loss").values.tolist() == [2.0]
     assert curves.num_bad["steps.rank0.jsonl"] == 1
     assert "grad_norm" not in curves.names
+
+
+@pytest.mark.parametrize("num", [20, 21])
+def test_a_name_that_is_not_there_is_answered_with_twenty_that_are(
+    tmp_path: Path, num: int
+) -> None:
+    names = [f"m{place:02d}.value{place:02d}" for place in range(num)]
+    with Run(tmp_path / "run") as run:
+        run.logger.log(1, dict.fromkeys(names, 1.0))
+    with pytest.raises(SettingError, match="has no values called") as caught:
+        RunCurves(tmp_path / "run").find("quite another")
+    named = str(caught.value.hint)
+    assert names[19] in named
+    assert (", …" in named) is (num > 20)
+    assert "m20" not in named

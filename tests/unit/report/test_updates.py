@@ -56,7 +56,10 @@ def test_a_restart_inside_a_block_and_between_blocks_replaces_what_followed(path
     updates.refresh()
     assert updates.steps.tolist() == [1, 2, 3, 4, 5]
     assert updates.columns["loss"].tolist() == [5.0, 5.0, 5.0, 2.0, 2.0]
-    assert [one["step"].tolist() for one in updates.replaced] == [[8, 9, 10], [4, 5, 6, 7, 8]]
+    assert [columns["step"].tolist() for columns in updates.replaced] == [
+        [8, 9, 10],
+        [4, 5, 6, 7, 8],
+    ]
 
 
 def test_a_loss_that_is_not_a_number_is_one_among_the_others(path: Path) -> None:

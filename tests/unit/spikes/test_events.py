@@ -74,7 +74,7 @@ def test_a_detector_resumes_from_json_in_the_middle_of_an_event() -> None:
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.open == whole.open
     rest = list(enumerate(values))[82:]
-    assert [second.update(*one) for one in rest] == [whole.update(*one) for one in rest]
+    assert [second.update(*step) for step in rest] == [whole.update(*step) for step in rest]
 
 
 def test_the_state_of_another_rule_is_left_alone() -> None:

@@ -38,7 +38,7 @@ def draw_steps(seed: int, number: int, rows: int = 16) -> Steps:
     return [
         (
             step,
-            [("train", int(one)) for one in generator.integers(0, 300, rows)],
+            [("train", int(row)) for row in generator.integers(0, 300, rows)],
             generator.normal(0, 1, rows),
         )
         for step in range(1, number + 1)
@@ -128,7 +128,7 @@ def test_files_of_the_versions_before_are_read_and_gone_on_with(
         (
             step,
             [
-                *(("train", int(one)) for one in generator.integers(0, 9, 3)),
+                *(("train", int(row)) for row in generator.integers(0, 9, 3)),
                 "essay",
                 "#00000000000000ff",
             ],
@@ -161,8 +161,15 @@ def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
         encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows
     )
     found = [
-        (one.sample, one.count, one.mean, one.last, one.first_step, one.last_step)
-        for one in read_ledger(tmp_path).worst(20)
+        (
+            history.sample,
+            history.count,
+            history.mean,
+            history.last,
+            history.first_step,
+            history.last_step,
+        )
+        for history in read_ledger(tmp_path).worst(20)
     ]
     assert found == [(5, 2, 1.0, 1.0, 1, 9), (7, 3, 1.0, 1.0, 2, 9)]
 
@@ -362,3 +369,19 @@ def test_a_ledger_that_cannot_be_written_does_not_stop_training(
     (tmp_path / "ledger").write_text("not a folder")
     keep(tmp_path, draw_steps(7, 20))
     assert "training goes on" in caplog.text
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["checkpoints", "marks"])
+def test_nothing_is_folded_that_the_run_may_still_go_back_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """A run knows its checkpoints, or else only when it saved some."""
+    steps = draw_steps(3, 400)
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 500)
+    monkeypatch.setattr(ledger_module, "_BATCH", 100)
+    options: dict[str, Any] = {"checkpoints": lambda: [100]} if is_told else {"marks": (100,)}
+    keep(tmp_path / "back", [*steps[:100], *draw_steps(4, 400)[100:300]], **options)
+    assert RunLayout(tmp_path / "back").ledger_base(0).exists()
+    keep(tmp_path / "back", steps[100:], **options)
+    keep(tmp_path / "whole", steps)
+    assert plain(read_ledger(tmp_path / "back")) == plain(read_ledger(tmp_path / "whole"))

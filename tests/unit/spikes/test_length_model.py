@@ -111,7 +111,7 @@ def test_resumes_to_the_bit() -> None:
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     expected = [take_step(whole, *step) for step in steps][217:]
     found = [take_step(second, *step) for step in steps[217:]]
-    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+    assert all(np.array_equal(whole, other) for whole, other in zip(expected, found, strict=True))
 
 
 def test_a_step_larger_than_the_memory_is_taken_in() -> None:

@@ -17,8 +17,8 @@ import torch
 
 from sonde.errors import SettingError
 from sonde.records.reader import read_records
+from sonde.spikes import held_values
 from sonde.spikes import recorder as recorder_module
-from sonde.spikes import spike_records
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import ELSEWHERE, SpikeRecorder, SpikeSettings
 
@@ -322,7 +322,7 @@ class DeviceLosses:
 def test_losses_of_samples_on_a_device_may_come_with_lengths_in_a_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (recorder_module, spike_records):
+    for module in (recorder_module, held_values):
         monkeypatch.setattr(module, "is_tensor", lambda value: isinstance(value, DeviceLosses))
     monkeypatch.setattr(recorder_module, "begin_copy", lambda tensor: tensor)
     clock = [0]

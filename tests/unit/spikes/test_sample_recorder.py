@@ -68,7 +68,8 @@ def test_what_stands_out_is_shown_for_the_step_it_stands_out_in(tmp_path: Path) 
     with SpikeRecorder(tmp_path / "s") as recorder:
         for step in range(1, 161):
             losses = np.random.default_rng(step).normal(3, 0.3, 32)
-            losses[4] += 5.0 * (step == 150)
+            if step == 150:
+                losses[4] += 5.0
             assert recorder.observe(step, float(losses.mean()), sample_losses=losses) is None
             shown += [recorder.sample_event.rows] if recorder.sample_event else []
     assert shown == [(4,)]

@@ -163,6 +163,6 @@ def test_resumes_to_the_bit() -> None:
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     found = [second.observe(217 + number, *step) for number, step in enumerate(steps[217:])]
     assert all(
-        np.array_equal(one[0], other[0]) and one[1:] == other[1:]
-        for one, other in zip(expected, found, strict=True)
+        np.array_equal(whole[0], other[0]) and whole[1:] == other[1:]
+        for whole, other in zip(expected, found, strict=True)
     )

@@ -114,8 +114,8 @@ def test_the_greatest_losses_are_shared_out_like_any_other() -> None:
 
 def test_samples_without_losses_are_listed_without_a_share() -> None:
     assert [
-        (one.dataset, one.sample, one.loss, one.share)
-        for one in rank_samples([{"rank": 0, "sample_ids": ["x", 4]}])
+        (sample.dataset, sample.sample, sample.loss, sample.share)
+        for sample in rank_samples([{"rank": 0, "sample_ids": ["x", 4]}])
     ] == [
         ("", "x", None, 0.0),
         ("", 4, None, 0.0),

@@ -74,7 +74,7 @@ def test_the_result_depends_neither_on_workers_nor_on_pieces(
         done = audit(corpus, settings, executor=pool, num_under_way=6, on_finding=streamed.append)
     alone = run(path)
     assert done.findings == alone.findings
-    assert {one.number for one in streamed} == set(EXPECTED)
+    assert {finding.number for finding in streamed} == set(EXPECTED)
 
 
 def test_compressed_and_json_lines_are_read(tmp_path: Path, lines: list[str]) -> None:

@@ -49,7 +49,7 @@ def test_a_bad_pair_is_named(profile: PairProfile, kind: str, source: str, targe
     reading = find_pair_signs(source, target, profile)
     assert reading.pair[0].kind == kind
     assert reading.pair[0].strength >= CLEAR
-    assert FOREIGN_LANGUAGE not in {one.kind for one in (*reading.source, *reading.target)}
+    assert FOREIGN_LANGUAGE not in {sign.kind for sign in (*reading.source, *reading.target)}
 
 
 def test_a_target_in_the_source_language_that_is_no_copy_is_foreign(profile: PairProfile) -> None:
@@ -66,8 +66,8 @@ def test_copies_are_no_sign_where_copies_are_normal() -> None:
 
 def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:
     things = [
-        f"{one}{two}"
-        for one in ("bal", "kor", "mid", "run", "tas", "ved", "zol", "pim")
+        f"{beginning}{two}"
+        for beginning in ("bal", "kor", "mid", "run", "tas", "ved", "zol", "pim")
         for two in ("an", "er", "is", "or", "ek", "us")
     ]
     generator = random.Random(5)
@@ -77,5 +77,8 @@ def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:
     profile = pair_profile_of(sources[200:], targets[200:])
     good = find_signs_of_pairs(sources[:200], targets[:200], profile)
     bad = find_signs_of_pairs(sources[:199], targets[1:200], profile)
-    assert sum(bool(one.pair) for one in good) <= 2
-    assert sum(one.pair[:1] != [] and one.pair[0].kind == pairs.MISMATCHED for one in bad) > 150
+    assert sum(bool(reading.pair) for reading in good) <= 2
+    assert (
+        sum(reading.pair[:1] != [] and reading.pair[0].kind == pairs.MISMATCHED for reading in bad)
+        > 150
+    )

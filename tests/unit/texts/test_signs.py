@@ -87,7 +87,7 @@ def test_one_tag_that_is_half_of_a_short_text_makes_it_markup(profile: CorpusPro
 def test_a_phrase_longer_than_sixteen_tokens_is_found_repeating(profile: CorpusProfile) -> None:
     phrase = list(range(40))
     found = find_signs("The old man walks along the green river.", profile, tokens=phrase * 4)
-    assert [one.kind for one in found] == [signs.REPETITION]
+    assert [sign.kind for sign in found] == [signs.REPETITION]
 
 
 def test_texts_of_one_batch_are_read_as_each_is_alone(profile: CorpusProfile) -> None:

@@ -27,7 +27,7 @@ sonde float32                  1,200  2x
 Hugging Face float32           600  1x
 """
     found, missing = figures.measured(results)
-    assert [(one.figure.peer, one.ratio) for one in found] == [
+    assert [(measured.figure.peer, measured.ratio) for measured in found] == [
         ("torchmetrics", 400.0),
         ("Hugging Face generate", 2.0),
     ]

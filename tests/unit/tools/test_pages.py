@@ -77,5 +77,7 @@ def test_files_that_the_map_names_are_in_their_package() -> None:
     ]
     assert ("records", "journal.py") in named
     assert [
-        one for one in named if not (PROJECT / "src" / "sonde" / one[0] / one[1]).is_file()
+        module
+        for module in named
+        if not (PROJECT / "src" / "sonde" / module[0] / module[1]).is_file()
     ] == []

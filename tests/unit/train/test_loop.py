@@ -16,8 +16,9 @@ from rank_group import run_ranks
 from tiny_training import Numbers, Regression
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.periodic import ThroughputCallback
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import Context
+from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
 from sonde.train.rates import Rates

@@ -15,7 +15,8 @@ from tiny_training import Numbers, Regression
 from torch import Tensor
 
 from sonde import metrics
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context, ContextValues
 from sonde.callbacks.progress import ProgressCallback
 from sonde.log.logger import Logger
 from sonde.log.reading import read
@@ -42,7 +43,9 @@ def reporter(tmp_path: Path) -> Iterator[Reporter]:
 def update(reporter: Reporter, *numbers: int) -> None:
     for number in numbers:
         result = StepResult(loss=float(number), weight=1.0, grad_norm=1.0)
-        reporter.update(Context(step=number, lr=0.1), result, data_seconds=0.0, batch=None)
+        reporter.update(
+            Context(ContextValues(step=number, lr=0.1)), result, data_seconds=0.0, batch=None
+        )
         reporter.end_update()
 
 
@@ -84,7 +87,7 @@ def test_updates_are_written_before_an_evaluation_is_logged_and_when_something_r
             update(reporter, 1, 2)
             if moment == "error":
                 raise ValueError("planted")
-            reporter.evaluation(Context(step=2, lr=0.1), {"loss": 1.0}, 1.0)
+            reporter.evaluation(Context(ContextValues(step=2, lr=0.1)), {"loss": 1.0}, 1.0)
             return recorded(tmp_path)
 
     if moment == "error":

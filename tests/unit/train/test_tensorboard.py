@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.errors import SettingError
 from sonde.run import Run
 from sonde.train.schedule import Schedule

@@ -41,7 +41,9 @@ def train(
 
     def measure(_: object) -> dict[str, float]:
         found = translator.translate(sentences("en", 6), translator.search(beam=2, max_len=8))
-        quality = translation_quality([one.text for one in found], sentences("de", 6))
+        quality = translation_quality(
+            [translation.text for translation in found], sentences("de", 6)
+        )
         return {"bleu": quality.bleu, "chrf": quality.chrf}
 
     callback = EvaluatorCallback([], lambda *_: None, measure, eval_step=None, eval_epoch=1)

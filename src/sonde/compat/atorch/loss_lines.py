@@ -57,11 +57,10 @@ def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, s
         highest = numbers[place]
     # Split from the nearer end, so that most of the infos need not be split.
     from_end = len(numbers) - place
-    info = (
-        infos.rsplit(splitter, from_end)[-from_end]
-        if from_end <= place
-        else infos.split(splitter, place + 1)[place]
-    )
+    if from_end <= place:
+        info = infos.rsplit(splitter, from_end)[-from_end]
+    else:
+        info = infos.split(splitter, place + 1)[place]
     return float(highest), text_of(info.rstrip(b"\r\n"))
 
 
@@ -128,7 +127,12 @@ def joined(values: Any, splitter: str) -> str:
     plain = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(plain, (list, tuple)):
         plain = [plain]
-    return splitter.join(str(item.item() if hasattr(item, "item") else item) for item in plain)
+    return splitter.join(str(_plain_number(value)) for value in plain)
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of numpy or torch as one of Python; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,8 @@ import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
+from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.context import CheckpointPlan, Context
 from sonde.checkpoint.folder import Keep
 from sonde.errors import SettingError, check_at_least
 from sonde.records import disk

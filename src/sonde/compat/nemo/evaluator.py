@@ -19,7 +19,8 @@ all of it goes to `tb_writer_func`, and the numbers in it go to TensorBoard, W&B
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from sonde.callbacks.base import Context, Order
+from sonde.callbacks.base import Order
+from sonde.callbacks.context import Context
 from sonde.callbacks.periodic import names_of, numbers_in
 from sonde.compat.nemo.wandb import SendsToWandb, WandbSession
 from sonde.errors import SettingError, check_at_least

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from sonde.callbacks.base import Context
+from sonde.callbacks.context import Context
 from sonde.callbacks.periodic import PeriodicCallback
 
 Values: TypeAlias = list[Any]

@@ -16,7 +16,8 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sonde.callbacks.base import Callback, Context
+from sonde.callbacks.base import Callback
+from sonde.callbacks.context import Context
 from sonde.callbacks.periodic import PeriodicCallback
 from sonde.errors import check_at_least
 from sonde.records.manifest import read_manifest

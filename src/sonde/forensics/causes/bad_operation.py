@@ -33,7 +33,10 @@ def _judge(broken: BrokenNumbers) -> CauseFinding | None:
     if not broken.is_run_again and broken.precision != "float32":
         return None  # it may be an overflow
     part = "forward" if broken.is_forward else "backward"
-    place = broken.module or "an operation outside the modules of the model"
+    unknown = "an operation outside the modules of the model"
+    if not broken.is_run_again:
+        unknown = "an operation that was not looked for"
+    place = broken.module or unknown
     if broken.is_of_few_rows:
         place += f", for {len(broken.loss_rows)} of {broken.num_rows} rows,"
     return CauseFinding(

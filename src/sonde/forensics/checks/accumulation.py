@@ -44,6 +44,8 @@ class Accumulation:
     """The gradient norm after one micro-batch, and when the next one came, if it was another one by
     then.
     """
+    is_carried_on: bool = False
+    """Whether backward is called on the sum of all losses so far."""
     unknown: str = ""
     """Why the weights could not be measured."""
 
@@ -63,6 +65,11 @@ def judge(measured: Accumulation) -> Outcome:
         return wrong(
             f"The gradients are changed between micro-batches: their norm was {after:.3g} after one"
             f" and {before:.3g} when the next came, so that earlier ones count less."
+        )
+    if measured.is_carried_on:
+        return wrong(
+            f"Backward is called on the sum of all losses so far: of {num} micro-batches, the first"
+            f" counts {num} times, and the last once."
         )
     if measured.unknown or not measured.weights:
         return cannot_tell(measured.unknown or "The weights were not seen.")

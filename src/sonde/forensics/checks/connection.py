@@ -15,7 +15,6 @@ from sonde.forensics.checks.check_rule import (
     wrong,
 )
 
-
 _MANY: Final = 0.5
 """From this share of the parameters on, gradients that are always 0 are no detail of a model."""
 

@@ -18,6 +18,8 @@ _MANY_ROWS: Final = 0.5
 """More rows than this without a target are wrong. A few are cut off within their prompt, or have no
 masked word by chance.
 """
+_MANY_OUTSIDE: Final = 0.2
+"""If more of what counts is outside of a mask, and as much inside, the labels do not follow it."""
 _MUCH_PADDING: Final = 0.01
 """Padding may be this share of what counts: one end-of-text token a row is meant."""
 
@@ -32,6 +34,14 @@ class CountedPositions:
     num_rows_without: int
     num_batches: int = 1
     num_batches_without: int = 0
+    mask: str = ""
+    """The name of a mask in the batch that says by its name which positions are to count, such as
+    `completion_mask`; empty if there is none.
+    """
+    num_inside: int = 0
+    """How many of the positions that count are inside of that mask."""
+    num_outside: int = 0
+    """How many are outside."""
 
 
 def judge_counted(measured: CountedPositions) -> Outcome:
@@ -51,6 +61,12 @@ def judge_counted(measured: CountedPositions) -> Outcome:
             f"{measured.num_rows_without} of {measured.num_rows} rows have no position that"
             f" counts; {counts}."
         )
+    num_masked = measured.num_inside + measured.num_outside
+    if min(measured.num_inside, measured.num_outside) > _MANY_OUTSIDE * num_masked:
+        return wrong(
+            f"{percent(measured.num_outside / num_masked)} of the positions that count are outside"
+            f" of `{measured.mask}`: the batch has this mask, and the labels do not follow it."
+        )
     if measured.num_rows_without:
         return fine(f"{counts}; {measured.num_rows_without} of {measured.num_rows} rows have none.")
     return fine(f"{counts}, some in every row.")
@@ -63,7 +79,7 @@ COUNTED: Final = Check(
     meaning="Rows whose targets are all ignored teach nothing.",
     advice=(
         "Look at how labels are masked: the prompt may be found at the wrong place, or rows may be"
-        " cut off before their answer begins."
+        " cut off before their answer begins. A mask must have the name that a collator looks for."
     ),
     applies_to="losses made by F.cross_entropy",
     judge=judge_counted,

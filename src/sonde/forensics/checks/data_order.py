@@ -23,6 +23,8 @@ _MIN_CLASSES: Final = 5
 _MIN_ALIKE: Final = 64
 _MIN_VALUES: Final = 16
 """Fewer different numbers than this may be in order by chance."""
+_MIN_IDS: Final = 3
+"""Fewer different IDs may be in order by chance."""
 _MIN_LENGTHS: Final = 6
 """Fewer different lengths than this may be in order by chance."""
 
@@ -172,6 +174,8 @@ class RowOrder:
     """The numbers of the rows in their dataset, in the order in which rows come; none if they are
     not known.
     """
+    sorted_ids: tuple[int, ...] = ()
+    """The IDs that an embedding looks up, one for each row, if they only rise or only fall."""
 
 
 def judge_order(measured: RowOrder) -> Outcome:
@@ -188,6 +192,12 @@ def judge_order(measured: RowOrder) -> Outcome:
                 f"The first {len(lengths)} rows come in the order of their length, the longest"
                 " first, as a sampler that groups rows by length gives them."
             )
+    ids = measured.sorted_ids
+    if len(ids) >= _MIN_ROWS and len(set(ids)) >= _MIN_IDS:
+        return wrong(
+            f"The first {len(ids)} rows are sorted by an ID that the model looks up, from {ids[0]}"
+            f" to {ids[-1]}: a batch holds only a few of these IDs, and they do not come again."
+        )
     if measured.num_before_again:
         return cannot_tell(
             f"The first {measured.num_before_again} batches come again in the same order. That is"
@@ -198,7 +208,7 @@ def judge_order(measured: RowOrder) -> Outcome:
             f"Rows come in the order of the dataset, from number {measured.numbers[0]} to"
             f" {measured.numbers[-1]}. That is right only if the data were shuffled before."
         )
-    if len(set(lengths)) < _MIN_LENGTHS:
+    if len(set(lengths)) < _MIN_LENGTHS and not ids:
         return does_not_apply("Rows do not differ in their length.")
     return fine(f"The lengths of {len(lengths)} rows are mixed.")
 
@@ -214,7 +224,7 @@ ORDER: Final = Check(
     meaning="Early updates see only short rows, and late ones only long ones.",
     advice="Shuffle the data: shuffle=True, or a buffer to shuffle a stream in. To save padding,"
     " group rows of a similar length and shuffle the groups.",
-    applies_to="rows of tokens of different lengths, and rows with numbers",
+    applies_to="rows of tokens of different lengths, rows with numbers, and rows with IDs",
     judge=judge_order,
 )
 

@@ -3,5 +3,7 @@
 stdout          the screen, in TCAP's format, and a bridge to Python's `logging`
 json_stream     one JSON object per line, appended: the record of the run
 csv             a table for a spreadsheet
-trackers        TensorBoard, Weights & Biases and MLflow; each needs its extra
+tensorboard     TensorBoard; these three need their extras
+wandb           Weights & Biases
+mlflow          MLflow
 """

@@ -96,11 +96,9 @@ def _cell(value: Any) -> Any:
 
 def safe_cell(value: object) -> object:
     """Return a cell that a spreadsheet shows as text instead of evaluating it."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
 
 
 def _csv_line(cells: list[Any], *, escape: bool = True) -> bytes:

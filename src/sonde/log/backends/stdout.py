@@ -207,9 +207,8 @@ class LoggingBackend(Backend):
             return
         if not self._logger.isEnabledFor(self._level):
             return
-        text = (
-            "".join(line_parts(record, self._metadata)[1:])
-            if record["type"] == LOG
-            else str(record["data"])
-        )
+        if record["type"] == LOG:
+            text = "".join(line_parts(record, self._metadata)[1:])
+        else:
+            text = str(record["data"])
         self._logger.log(self._level, "%s", text.rstrip(), extra={"sonde": record})

@@ -99,8 +99,22 @@ def _weighed(
         num_micro=len(roots),
         weights=tuple(root.value / root.calls[0].mean * factor / scale for root in roots),
         counts=tuple(counts),
+        is_carried_on=_are_carried_on(roots),
         ignores_labels=is_next_token and any(map(_ignores, roots)),
     )
+
+
+def _are_carried_on(roots: Sequence[_Root]) -> bool:
+    """Return whether each backward pass is called on the sum of the losses up to there."""
+    if len(roots) < 2:
+        return False
+    share = roots[0].value / roots[0].calls[0].mean
+    total = 0.0
+    for root in roots:
+        total += share * root.calls[0].mean
+        if not abs(root.value - total) <= _CLOSE * abs(total):
+            return False
+    return True
 
 
 def _are_clear(roots: Sequence[_Root]) -> bool:

@@ -41,6 +41,15 @@ class Feed(NamedTuple):
         leaves = tensors if tensors is not None else [tensor.clone() for tensor in self.tensors]
         return rebuild(self.plain, leaves, self.template)
 
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
+        """Return the tensors of a batch that is a dict, by their keys."""
+        found = []
+        for key, inner in self.plain.get("d", ()):
+            place = inner.get("t", inner.get("n"))
+            if place is not None:
+                found.append((str(key), self.tensors[place]))
+        return found
+
     @property
     def num_rows(self) -> int:
         """How many rows it has."""

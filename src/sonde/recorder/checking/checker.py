@@ -153,7 +153,7 @@ class Checker:
         decode = self._bench.training.decode
         self._try("start_loss", lambda: targets.start_loss(looks))
         self._try("loss_inputs", lambda: targets.loss_inputs(looks[0]))
-        self._try("counted_positions", lambda: targets.counted_positions(looks, rows_of))
+        self._try("counted_positions", lambda: targets.counted_positions(looks, feeds, of_looks))
         self._try("padding_in_loss", lambda: targets.padding_in_loss(paired, pairs))
         self._try("end_of_text", lambda: targets.end_of_text(decode, paired, pairs))
         self._try("label_order", lambda: ordering.label_order(looks, rows_of))

@@ -78,7 +78,24 @@ def row_order(
         lengths=tuple(lengths),
         num_before_again=_num_before_again(names),
         numbers=tuple(numbers),
+        sorted_ids=_sorted_ids(feeds, looks),
     )
+
+
+def _sorted_ids(feeds: Sequence[Feed], looks: Sequence[Look]) -> tuple[int, ...]:
+    """Return the IDs of the first embedding that looks up one for each row, in the order in which
+    rows come, if they only rise or only fall.
+    """
+    of_lookups: dict[int, list[int]] = {}
+    for feed, look in zip(feeds, looks, strict=True):
+        for place, lookup in enumerate(look.lookups):
+            if lookup.ids.dim() == 1 and len(lookup.ids) == feed.num_rows:
+                of_lookups.setdefault(place, []).extend(lookup.ids.tolist())
+    for ids in of_lookups.values():
+        rising = sorted(ids)
+        if len(set(ids)) > 1 and ids in (rising, rising[::-1]):
+            return tuple(ids)
+    return ()
 
 
 def _lengths(feed: Feed, look: Look) -> list[int]:

@@ -2,6 +2,7 @@
 ends of texts among them, and how targets lie against the inputs.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,10 @@ from sonde.forensics.checks.start_loss import StartLoss
 from sonde.recorder.checking.bench import Feed
 from sonde.recorder.checking.forward_watch import Look, LossCall
 
+_NAMES_OF_MASKS: Final = re.compile(
+    "(answer|completion|response|assistant|target|label|loss|output)s?_?(tokens?_?)?masks?"
+)
+"""What people call a mask of the positions that are to count."""
 SHIFTS: Final = range(-16, 17)
 _MIN_COMPARED: Final = 8
 _MOST_BY_CHANCE: Final = 0.5
@@ -257,14 +262,17 @@ def _grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return bool(together.numel() > max(torch.Size(shape).numel(), torch.Size(other).numel()))
 
 
-def counted_positions(looks: Sequence[Look], rows_of: Sequence[int]) -> CountedPositions:
-    """Measure the positions that count over some batches, with the number of rows of each."""
+def counted_positions(
+    looks: Sequence[Look], feeds: Sequence[Feed], pairs: Sequence[Aligned | None]
+) -> CountedPositions:
+    """Measure the positions that count over some batches; `pairs` are their tokens and targets."""
     num_rows = 0
     num_positions = 0
     num_counted = 0
     num_rows_without = 0
     num_batches_without = 0
-    for look, rows in zip(looks, rows_of, strict=True):
+    for look, feed in zip(looks, feeds, strict=True):
+        rows = feed.num_rows
         call = look.main_loss()
         if call is None or call.counts is None:
             continue
@@ -283,7 +291,32 @@ def counted_positions(looks: Sequence[Look], rows_of: Sequence[int]) -> CountedP
         num_rows_without=num_rows_without,
         num_batches=len(looks),
         num_batches_without=num_batches_without,
+        **_beside_mask(feeds, pairs),
     )
+
+
+def _beside_mask(feeds: Sequence[Feed], pairs: Sequence[Aligned | None]) -> dict[str, Any]:
+    """Return which mask says by its name what is to count, and how much of what counts is inside
+    and outside of it.
+    """
+    name = ""
+    num_inside = 0
+    num_outside = 0
+    for feed, pair in zip(feeds, pairs, strict=True):
+        if pair is None or pair.next_share < ALIKE:
+            continue
+        width = pair.counts.shape[1]
+        for key, mask in feed.named_tensors():
+            if not _NAMES_OF_MASKS.fullmatch(key) or mask.dim() != 2:
+                continue
+            of_targets = mask[:, 1 : width + 1].to(pair.counts.device) != 0
+            counted = pair.counts[:, : of_targets.shape[1]]
+            if counted.shape != of_targets.shape:
+                continue
+            name = key
+            num_inside += int((counted & of_targets).sum())
+            num_outside += int((counted & ~of_targets).sum())
+    return {"mask": name, "num_inside": num_inside, "num_outside": num_outside}
 
 
 def padding_of(feed: Feed, ids: Tensor) -> Tensor | None:

@@ -110,11 +110,9 @@ def event_samples(facts: EventFacts) -> Markup:
     problems = dict.fromkeys(sample.problem for sample in facts.samples if sample.problem)
     heats = [tag("span", "\u2002", class_=f"h{heat}") for heat in range(1, HOTTEST + 1)]
     sentence = f"loss of a token: up to {wording.number(facts.cool)} "
-    legend = (
-        tag("p", sentence, heats, f" {wording.number(facts.hot)}", class_="legend")
-        if coloured
-        else None
-    )
+    legend = None
+    if coloured:
+        legend = tag("p", sentence, heats, f" {wording.number(facts.hot)}", class_="legend")
     return tag(
         "div",
         tag("h3", f"Step {step:,}: {shown}"),
@@ -149,11 +147,9 @@ def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
 def _text(sample: DecodedSample, facts: EventFacts) -> Markup | None:
     losses = sample.ranked.token_losses
     if not losses or len(sample.token_texts) != len(losses):
-        return (
-            tag("pre", wording.shortened(sample.text, _MAX_TEXT), class_="sample")
-            if sample.text
-            else None
-        )
+        if sample.text:
+            return tag("pre", wording.shortened(sample.text, _MAX_TEXT), class_="sample")
+        return None
     tokens = []
     for text, loss in zip(sample.token_texts[:_MAX_TOKENS], losses[:_MAX_TOKENS], strict=True):
         title = f"{text.strip() or 'space'}  loss {wording.number(loss)}"

@@ -30,15 +30,19 @@ def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -
     """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False
     are omitted.
     """
-    written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}"
-        + ("" if value is True else f'="{escape(str(value))}"')
-        for key, value in attributes.items()
-        if value is not None and value is not False
-    )
-    if name in _VOID or name in _DRAWN:
-        return Markup(f"<{name}{written}>" if name in _VOID else f"<{name}{written}/>")
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    if name in _DRAWN:
+        return Markup(f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{group(children)}</{name}>")
+
+
+def _attribute(key: str, value: str | int | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
 def group(children: Child) -> Markup:
@@ -103,11 +107,9 @@ def table(
             [tag(element, text, class_=style) for text, style in zip(texts, styles, strict=True)],
         )
 
-    header = (
-        tag("thead", line("th", (name for _, name in kept)))
-        if any(name for _, name in kept)
-        else None
-    )
+    header = None
+    if any(name for _, name in kept):
+        header = tag("thead", line("th", (name for _, name in kept)))
     body = tag("tbody", [line("td", (row[place] for place, _ in kept)) for row in cells])
     return tag("div", tag("table", header, body, class_=class_ or None), class_="scroll")
 
@@ -116,10 +118,12 @@ def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
     """Return a list of names and values. Empty values are left out; long ones are marked to get
     their own line.
     """
-    made = [(tag("dt", name), tag("dd", value)) for name, value in rows if value]
-    shown = [
-        tag("div", pair, class_="long" if max(map(len, pair)) > _LONG else None) for pair in made
-    ]
+    shown = []
+    for name, value in rows:
+        if value:
+            pair = [tag("dt", name), tag("dd", value)]
+            is_long = max(map(len, pair)) > _LONG
+            shown.append(tag("div", pair, class_="long" if is_long else None))
     return tag("dl", shown, class_="pairs")
 
 

@@ -83,11 +83,9 @@ def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> M
             for name, value in checkpoint.about.metrics.items()
             if name != "weight"
         )
-        bad = (
-            tag("span", f"distrusted: {checkpoint.about.distrusted}", class_="bad")
-            if checkpoint.about.distrusted
-            else None
-        )
+        bad = None
+        if checkpoint.about.distrusted:
+            bad = tag("span", f"distrusted: {checkpoint.about.distrusted}", class_="bad")
         known = bad or (states or {}).get(checkpoint.step)
         rows.append(
             [checkpoint.step, wording.size(checkpoint.num_bytes), ", ".join(metrics), known]
@@ -109,7 +107,8 @@ def settings(facts: RunFacts) -> Markup | None:
     for name in ("settings", "versions", "host", "seeds", "git", "data", "other"):
         found = wording.setting_rows(getattr(facts.manifest, name, None))
         rows = [(key, wording.shortened(text, 2000)) for key, text in found if text != "null"]
-        shown += [tag("div", tag("h3", name.capitalize()), pairs(rows))] if rows else []
+        if rows:
+            shown.append(tag("div", tag("h3", name.capitalize()), pairs(rows)))
     return section("Settings and versions", shown, id="settings") if shown else None
 
 

@@ -142,15 +142,14 @@ def _describe(title: str, sentences: Sequence[str]) -> Markup | None:
 
 
 def _suspect(suspect: Suspect) -> Markup:
-    loss = [] if suspect.loss is None else [f"loss {wording.number(suspect.loss)}"]
-    caption = tag(
-        "figcaption", " · ".join([*wording.origin(suspect, suspect), *loss, f"rank {suspect.rank}"])
-    )
-    text = (
-        tag("pre", wording.shortened(suspect.text, _MAX_SUSPECT_TEXT), class_="sample")
-        if suspect.text
-        else None
-    )
+    facts = wording.origin(suspect, suspect)
+    if suspect.loss is not None:
+        facts.append(f"loss {wording.number(suspect.loss)}")
+    facts.append(f"rank {suspect.rank}")
+    caption = tag("figcaption", " · ".join(facts))
+    text = None
+    if suspect.text:
+        text = tag("pre", wording.shortened(suspect.text, _MAX_SUSPECT_TEXT), class_="sample")
     return tag("figure", caption, text, class_="suspect")
 
 
@@ -167,11 +166,9 @@ def _replay(replay: ReplayResult) -> Markup:
         tag("p", tag("span", result, class_=f"status {tone}")),
         tag("p", f"From {start}. Recorded: ", losses),
     ]
-    differences = (
-        tag("ul", [tag("li", difference) for difference in replay.differences])
-        if replay.differences
-        else None
-    )
+    differences = None
+    if replay.differences:
+        differences = tag("ul", [tag("li", difference) for difference in replay.differences])
     return tag("div", tag("h3", "Replay"), sentences, differences)
 
 
@@ -224,24 +221,23 @@ def _module_row(module: ModuleStatistics) -> list[Child]:
     # Logarithmic scale: half full means unchanged, empty a thousandth, full a thousand times as
     # much.
     share = 0.0 if times is None or not times > 0 else 0.5 + math.log10(min(times, 1e3)) / 6
-    shown = (
-        [None, None]
-        if times is None
-        else [tag("span", ratio_text(module), class_=tone), bar(share, "ratio")]
-    )
-    bad = (
-        tag("span", wording.number(module.num_nonfinite), class_="bad")
-        if module.num_nonfinite
-        else None
-    )
+    times_cell: Child = None
+    bar_cell: Child = None
+    if times is not None:
+        times_cell = tag("span", ratio_text(module), class_=tone)
+        bar_cell = bar(share, "ratio")
+    bad_cell: Child = None
+    if module.num_nonfinite:
+        bad_cell = tag("span", wording.number(module.num_nonfinite), class_="bad")
     return [
         tag("code", module.module, class_=tone),
         module.kind,
         module.norm,
         module.calm_norm,
-        *shown,
+        times_cell,
+        bar_cell,
         module.max_abs,
-        bad,
+        bad_cell,
     ]
 
 

@@ -43,7 +43,7 @@ def test_an_existing_table_is_continued(tmp_path: Path) -> None:
             logger.log(step, {"loss": 1.0, f"new{step}": 1})
     assert [row["step"] for row in rows(path)] == ["0", "1", "2"]
     assert [row["new1"] for row in rows(path)] == ["", "1", ""]
-    assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def test_a_torn_last_row_costs_only_itself(tmp_path: Path) -> None:

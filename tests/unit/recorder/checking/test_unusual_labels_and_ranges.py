@@ -138,3 +138,63 @@ def test_labels_that_are_in_no_batch_cannot_be_judged(tmp_path: Path) -> None:
     assert checked(tmp_path / "mixed", "label_shift", mixed).status == "cannot tell"
     reversed_ = [(batch[:, :-1], batch[:, :-1].flip(1)) for batch in rows()]
     assert checked(tmp_path / "reversed", "label_shift", reversed_).status == "does not apply"
+
+
+@pytest.mark.parametrize(
+    ("follows", "name", "status"),
+    [
+        (False, "answer_mask", "wrong"),
+        (False, "completion_mask", "wrong"),
+        (True, "answer_mask", "fine"),
+        (False, "token_type_ids", "fine"),
+    ],
+)
+def test_labels_that_do_not_follow_the_mask_of_the_answers_are_named(
+    tmp_path: Path, follows: bool, name: str, status: str
+) -> None:
+    torch.manual_seed(1)
+    model = Model(1.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batches = []
+    for tokens in rows():
+        mask = (torch.arange(tokens.shape[1]) >= 6).long().expand_as(tokens)
+        labels = tokens.masked_fill(mask == 0, -100) if follows else tokens
+        batches.append({"input_ids": tokens, name: mask, "labels": labels})
+
+    def step(batch: dict[str, Tensor]) -> Tensor:
+        scores = model(batch["input_ids"][:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with Recorder(tmp_path, model, optimizer) as recorder:
+        report = recorder.check(batches, step)
+    found = next(result for result in report.results if result.name == "counted_positions")
+    assert found.status == status, found.text
+
+
+@pytest.mark.parametrize(("is_carried_on", "status"), [(True, "wrong"), (False, "fine")])
+def test_losses_that_are_carried_on_from_one_micro_batch_to_the_next_are_named(
+    tmp_path: Path, is_carried_on: bool, status: str
+) -> None:
+    torch.manual_seed(1)
+    model = Model(1.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(tokens: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for part in tokens.split(2):
+            scores = model(part[:, :-1])
+            loss = F.cross_entropy(scores.flatten(0, 1), part[:, 1:].flatten())
+            total = total + loss / 3
+            (total if is_carried_on else loss / 3).backward(retain_graph=True)
+        optimizer.step()
+        return loss.detach()
+
+    with Recorder(tmp_path, model, optimizer) as recorder:
+        report = recorder.check(rows(), step)
+    found = next(result for result in report.results if result.name == "accumulation")
+    assert found.status == status, found.text
