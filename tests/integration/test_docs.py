@@ -14,6 +14,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^(?:```python|<!-- given:)\n(.*?)^(?:```|-->)$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#\s]*)#([^)]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def name_of(page: Path) -> str:
@@ -79,4 +81,20 @@ def test_get_started_leads_from_nothing_to_a_verdict(tmp_path: Path) -> None:
 def test_relative_links_lead_to_files(page: Path) -> None:
     prose = BLOCK.sub("", page.read_text())
     missing = [link for link in LINK.findall(prose) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-") for words in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_anchors_of_links_are_headings(page: Path) -> None:
+    missing = []
+    for path, anchor in ANCHOR.findall(FENCE.sub("", page.read_text())):
+        target = page.parent / path if path else page
+        if target.suffix == ".md" and anchor not in anchors_of(target):
+            missing.append(f"{path}#{anchor}")
     assert missing == []
