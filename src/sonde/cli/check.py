@@ -19,7 +19,7 @@ _TRAINER_STEPS: Final = "sonde.recorder.checked_steps:CheckedSteps"
 
 
 def check(*command: str, json: bool = False) -> int:
-    """Find mistakes in a training script before it is trained.
+    """Find mistakes in a training script before the run.
 
     `sonde check -- python train.py …` exits 1 if something is wrong. The script starts as usual and
     makes its first eight updates. Then everything is put back, and its own step function is run

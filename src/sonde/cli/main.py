@@ -76,7 +76,7 @@ def build_app(chosen: str = "") -> App:
     """
     app = App(
         name="sonde",
-        help="The instrument package that rides along with a PyTorch training run.",
+        help="Find out what goes wrong in a PyTorch training run, and why.",
         version=__version__,
         help_epilogue=_EPILOGUE,
         default_parameter=Parameter(negative=(), show_default=_default_text),

@@ -179,10 +179,10 @@ def _show_samples(
     console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]
 ) -> None:
     event = spike.event
-    sentence = (
-        f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step},"
-        f" {wording.moment(spike.time)}: "
-    )
+    steps = f"step {event.first_step}"
+    if event.last_step > event.first_step:
+        steps = f"steps {event.first_step} to {event.last_step}"
+    sentence = f"{event.kind} of {event.metric} at {steps}, {wording.moment(spike.time)}: "
     sentence += f"{wording.number(event.value)} where {wording.number(event.baseline)} was expected"
     console.print(Text(sentence, style="bold"))
     if step != event.first_step:

@@ -27,7 +27,7 @@ def watch(
     until_done: bool = False,
     json: bool = False,
 ) -> None:
-    """Watch runs and logs, and tell somebody what goes wrong.
+    """Watch runs and logs, and send an alert when something goes wrong.
 
     Works from outside: the training need not know about it. Reads whatever `sonde why` reads. A run
     that fails or is killed is reported too.
