@@ -164,11 +164,14 @@ class Case:
 
     @property
     def has_exploded_before(self) -> bool:
-        """Whether the loss of the step before was already far beyond what is usual."""
+        """Whether the loss of the step before was already far beyond what is usual, and above that
+        of the first step: beside a loss of nearly nothing, every other is far beyond it.
+        """
         before = self.steps.get(self.step - 1)
         if before is None or not len(self.losses):
             return False
-        return before.loss > EXPLODED * abs(self.losses.median)
+        first = self.steps[min(self.steps)]
+        return before.loss > max(EXPLODED * abs(self.losses.median), first.loss)
 
     @property
     def is_event(self) -> bool:

@@ -97,6 +97,8 @@ class SceneEvidence:
     """If single rows stand out: the loss that rows of their length have."""
     loss_before: float = math.nan
     """The loss of the step before; NaN if it is not known."""
+    first_loss: float = -math.inf
+    """The first loss of this process."""
     num_odd_rows: int = 0
     """How many rows of the batch hold values unlike those of earlier batches."""
     num_rows: int = 0
@@ -125,8 +127,10 @@ class SceneEvidence:
 
     @property
     def has_exploded_before(self) -> bool:
-        """Whether the loss of the step before was already far beyond what is usual."""
-        return self.loss_before > EXPLODED * abs(self.usual)
+        """Whether the loss of the step before was already far beyond what is usual, and above that
+        of the first step: beside a loss of nearly nothing, every other is far beyond it.
+        """
+        return self.loss_before > max(EXPLODED * abs(self.usual), self.first_loss)
 
     @property
     def others_now(self) -> Spread:

@@ -281,6 +281,7 @@ class Judgement:
             found,
             resume=self._training.resume_report,
             highest_rate=self._highest_rate,
+            first_loss=self._untold.first_loss,
             preceded=what_preceded(self._keeper.vitals_so_far(), update.step),
         )
         if scene.rows and entry is not None:

@@ -27,6 +27,8 @@ _MAX_TEXT: Final = 400
 _NUM_TEXTS: Final = 96
 """The number of rows from other batches that define what is usual."""
 _MIN_TEXTS: Final = 8
+_TEXT_SHARE: Final = 0.5
+"""If fewer targets than this are tokens of their row, one for each token, they are classes."""
 
 Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, float], ...]]
 """A row: its name, its loss, the tokens to read, and its worst tokens with their losses."""
@@ -134,3 +136,18 @@ def around_worst(row: RowLosses) -> list[int]:
     losses = [finite(loss) for loss in row.losses]
     start = int(np.convolve(losses, np.ones(WINDOW), "valid").argmax())
     return row.targets[start : start + WINDOW]
+
+
+def are_targets_tokens(rows: Sequence[RowLosses], inputs: Sequence[Sequence[int]]) -> bool:
+    """Return whether the targets of rows are text, and not the class of a row or of each of its
+    tokens. `inputs` are the tokens of the same rows, if there are any.
+    """
+    if len(inputs) != len(rows):
+        return True
+    pairs = [(row.targets, tokens) for row, tokens in zip(rows, inputs, strict=True)]
+    if all(len(targets) <= 1 < len(tokens) for targets, tokens in pairs):
+        return False
+    if any(len(targets) != len(tokens) for targets, tokens in pairs):
+        return True
+    num_known = sum(len(set(targets) & set(tokens)) for targets, tokens in pairs)
+    return num_known >= _TEXT_SHARE * sum(len(set(targets)) for targets, _ in pairs)

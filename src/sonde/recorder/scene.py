@@ -41,7 +41,14 @@ from sonde.recorder.broken_step import NO_ROOM, broken_as_it_is, find_broken
 from sonde.recorder.dropped_activations import DroppedActivations
 from sonde.recorder.losses import RowLosses, add_up, mean_loss
 from sonde.recorder.memory import device_of
-from sonde.recorder.row_reader import NUM_ROWS, WINDOW, Found, RowReader, around_worst
+from sonde.recorder.row_reader import (
+    NUM_ROWS,
+    WINDOW,
+    Found,
+    RowReader,
+    are_targets_tokens,
+    around_worst,
+)
 from sonde.recorder.row_search import RowSearch, find_row_losses
 from sonde.recorder.scene_found import RankFound, merged
 from sonde.recorder.scene_limits import SceneLimits, forward_seconds, is_out_of_memory
@@ -373,12 +380,13 @@ class Scene:
         """Read the worst rows of this rank: the text around their worst tokens, and its sign."""
         order = sorted(range(len(self.rows)), key=lambda row: -finite(self.rows[row].mean))
         inputs = [tokens for micro in update.micro for tokens in token_rows(micro.batch)]
+        reads_targets = self.has_tokens and are_targets_tokens(self.rows, inputs)
         found: list[Found] = []
         for row in order[:NUM_ROWS]:
             name = self.names[row] if row < len(self.names) else ("", -1)
             to_read = inputs[row][:WINDOW] if row < len(inputs) else []
             worst: tuple[tuple[str, float], ...] = ()
-            if self.has_tokens:
+            if reads_targets:
                 to_read = around_worst(self.rows[row])
                 worst = self.reader.worst_tokens(self.rows[row])
             found.append((name, self.rows[row].mean, to_read, worst))

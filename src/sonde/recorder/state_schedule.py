@@ -180,7 +180,7 @@ class StateSchedule:
         )
         if not self._has_told and self._run.rank == 0:
             self._has_told = True
-            _logger.info(
+            _logger.debug(
                 "sonde: from step %d on, a state is kept every %s steps: training waits %s",
                 *(num_updates, f"{every:,}", self._wait_in_words()),
             )

@@ -169,7 +169,7 @@ class RecordedBatches(BatchSource, RunTexts):
             for rank, kept in enumerate(self._of_ranks)
             for place, micro in enumerate(kept.load(step).micro)
         ]
-        return sorted(found, key=lambda one: (one.place, one.rank))
+        return sorted(found, key=lambda kept: (kept.place, kept.rank))
 
     def rows(self, batch: Fed) -> list[Row]:
         tokens = token_rows(batch.batch)
@@ -188,7 +188,7 @@ class RecordedBatches(BatchSource, RunTexts):
 
     def known_steps(self) -> list[int]:
         """Return the updates whose batches every rank kept."""
-        return sorted(set.intersection(*(set(one.steps()) for one in self._of_ranks)))
+        return sorted(set.intersection(*(set(rank.steps()) for rank in self._of_ranks)))
 
     @property
     def corpus(self) -> RunTexts | None:
@@ -366,7 +366,7 @@ class ScriptUpdater:
             _number(mean_loss([loss for _, _, loss, _ in rank if loss is not None]))
             for rank in of_ranks
         ]
-        everything = sorted(one for rank in of_ranks for one in rank)  # by place and rank
+        everything = sorted(kept for rank in of_ranks for kept in rank)  # by place and rank
         of_batches = [
             [SampleLoss(tuple(name), *losses) for name, *losses in samples]
             for *_, samples in everything

@@ -34,6 +34,8 @@ class UntoldEvents:
     def __init__(self) -> None:
         self.highest_loss = -math.inf
         """The highest loss of this process so far."""
+        self.first_loss = -math.inf
+        """The first loss of this process."""
         self.is_holding = False
         """Whether there is an event that nothing was said of and that may go on."""
         self._held: _Untold | None = None
@@ -61,6 +63,8 @@ class UntoldEvents:
         """Note the loss of a step. Returns the event that is held, if the loss has stayed high for
         so long that it has to be told now.
         """
+        if self.highest_loss == -math.inf:
+            self.first_loss = loss
         self.highest_loss = max(self.highest_loss, loss)
         held = self._held
         if held is None or held.event.first_step == step:

@@ -87,7 +87,7 @@ REACH: Final = Check(
     question="Does a gradient reach every parameter that the loss depends on?",
     meaning="Something cuts the graph, so these parameters are never trained.",
     advice="Look behind them for detach(), .data, no_grad, argmax, item() or a new tensor made"
-    " from numbers.",
+    " from numbers; where gradients are 0, at the initialisation and the activations.",
     applies_to="every training",
     judge=judge_reach,
 )

@@ -49,6 +49,8 @@ class Influence:
     """Whether the batch has positions that begin again, and the model looks up others."""
     positions_go_on: bool = False
     """Whether the positions that the model looks up go on from one document to the next."""
+    has_mask: bool = True
+    """Whether a mask of the batch says what padding is, and not the loss alone."""
     are_rows_known: bool = True
     """Whether the loss shows which dimension of the batch its rows are in."""
 
@@ -69,6 +71,8 @@ def _undecided(measured: Influence) -> Outcome | None:
 
 
 def _first(measured: Influence) -> str:
+    if not measured.module:
+        return ""
     return f" The first module that moves is {measured.module} ({measured.kind})."
 
 
@@ -113,9 +117,10 @@ def judge_padding(measured: Influence) -> Outcome:
     if not measured.num_moved:
         return fine(f"Other padding moved none of {measured.num_compared} positions.")
     share = percent(measured.num_moved / measured.num_compared)
+    known = "the batch has a mask" if measured.has_mask else "the loss leaves padding out"
     return wrong(
         f"Other tokens in the padding moved {share} of {measured.num_compared} predictions, though"
-        f" the batch has a mask.{_first(measured)}"
+        f" {known}.{_first(measured)}"
     )
 
 
@@ -125,7 +130,7 @@ PADDING: Final = Check(
     question="Does the content of padding leave predictions alone?",
     meaning="A row's prediction depends on how far its batch is padded.",
     advice="Pass the mask on to attention and pooling, and look at its polarity.",
-    applies_to="batches of tokens with a mask of the padding",
+    applies_to="batches of tokens with a mask of the padding, or a loss that leaves it out",
     judge=judge_padding,
 )
 

@@ -32,6 +32,7 @@ from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
 from sonde.recorder.checking.forward_watch import Look
 from sonde.recorder.checking.half_range import half_range
 from sonde.recorder.checking.influence import Base
+from sonde.recorder.checking.source_padding import source_padding
 from sonde.recorder.reach import moves_by_itself
 
 _T = TypeVar("_T")
@@ -195,7 +196,10 @@ class Checker:
             unknown = _CUT
         if ranks.any_rank(base.pair is None):
             return influence.row_padding(self._bench, base, unknown)
-        return influence.padding(self._bench, base, unknown)
+        measured = influence.padding(self._bench, base, unknown)
+        if measured.unfit and not unknown and ranks.world_size() == 1:
+            return source_padding(self._bench, base) or measured
+        return measured
 
     def _autocast_dtype(self) -> str | None:
         """Return the precision of autocast, as it was measured; None without it."""

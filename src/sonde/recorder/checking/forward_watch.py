@@ -71,6 +71,8 @@ class LossCall(NamedTuple):
     lacks_logarithm: bool
     mean: float
     """The mean loss with the options of the call."""
+    ignored: int = -1
+    """The class that does not count; below 0 if all classes do."""
 
     @property
     def class_dim(self) -> int:
@@ -263,6 +265,7 @@ class ForwardWatch(TorchFunctionMode):
                 is_normalised,
                 func is F.nll_loss and is_of_classes and not _are_log_probabilities(scores),
                 mean,
+                given["ignore_index"] if is_of_classes else -1,
             )
         )
 

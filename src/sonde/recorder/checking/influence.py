@@ -85,6 +85,11 @@ def move_tokens(bench: Bench, base: Base, places: Tensor) -> Moved | None:
     pair = base.pair
     assert pair is not None
     look = bench.forward(base.feed, changed=changed_tokens(base, places), watch_modules=True)
+    return compare_scores(pair, look)
+
+
+def compare_scores(pair: Aligned, look: Look) -> Moved | None:
+    """Compare the scores with those of another look; None if they cannot be compared."""
     other = aligned_like(look, pair)
     if other is None:
         return None

@@ -236,22 +236,10 @@ def _losses_by_heart(bench: Bench, factor: float = 1.0) -> tuple[float, ...]:
 
 def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach:
     """Find parameters without a gradient that the loss depends on."""
-    held: set[Tensor] = set()
-    for optimizer in first.optimizers.values():
-        for group in optimizer.param_groups:
-            held |= set(group["params"])
-    trained = [
-        (name, parameter)
-        for name, parameter in first.named_parameters()
-        if parameter.requires_grad and parameter in held
-    ]
+    trained = _trained(first)
     without = [(name, part) for name, part in trained if part not in first.with_gradient]
     all_zero = bool(trained) and not first.with_values
-    zero = [
-        (name, part)
-        for name, part in trained
-        if part in first.with_gradient and part not in first.with_values
-    ]
+    zero = _with_zeros_only(first, trained)
     num_trained = sum(part.numel() for _, part in trained)
     norm = _norm_after_backward(bench) if ranks.any_rank(all_zero) else None
     used: tuple[str, ...] | None = ()
@@ -261,11 +249,31 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         num_parameters=len(trained),
         without=tuple(name for name, _ in without),
         without_but_used=used,
-        always_zero=tuple(name for name, _ in zero) if first.with_values else (),
+        always_zero=tuple(name for name, _ in zero),
         share_always_zero=sum(part.numel() for _, part in zero) / max(num_trained, 1),
         all_zero=all_zero,
         norm_after_backward=norm,
     )
+
+
+def _trained(first: FirstSteps) -> list[tuple[str, Tensor]]:
+    """Return the parameters that require a gradient and that an optimizer holds."""
+    held: set[Tensor] = set()
+    for optimizer in first.optimizers.values():
+        for group in optimizer.param_groups:
+            held |= set(group["params"])
+    named = first.named_parameters()
+    return [(name, part) for name, part in named if part.requires_grad and part in held]
+
+
+def _with_zeros_only(
+    first: FirstSteps, trained: list[tuple[str, Tensor]]
+) -> list[tuple[str, Tensor]]:
+    """Return the parameters whose gradients were all 0, if others were not."""
+    if not first.with_values:
+        return []
+    zero = first.with_gradient - first.with_values
+    return [(name, part) for name, part in trained if part in zero]
 
 
 def _norm_after_backward(bench: Bench) -> float | None:

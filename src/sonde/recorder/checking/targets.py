@@ -422,7 +422,7 @@ def _padding_by_mask(masks: Sequence[Tensor | None], pairs: Sequence[Aligned]) -
     )
 
 
-def _trailing(ids: Tensor, token: int) -> Tensor:
+def trailing(ids: Tensor, token: int) -> Tensor:
     """Return where rows end with a token again and again."""
     is_token = (ids == token).long()
     return is_token.flip(1).cumprod(1).flip(1).bool()
@@ -444,7 +444,7 @@ def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) ->
         seen = pair.ids[:, 1:] == token
         padding = padding_of(feed, pair.ids)
         if padding is None:
-            padding = _trailing(pair.ids, token)  # its end may be padding: nothing tells them apart
+            padding = trailing(pair.ids, token)  # its end may be padding: nothing tells them apart
         seen = seen & ~padding[:, 1:]
         num_seen += int(seen.sum())
         num_counted += int(((pair.target == token) & pair.counts).sum())
@@ -478,7 +478,7 @@ def _ends_with_one(pair: Aligned, token: int) -> bool:
     """Return whether the longest text of a batch is followed by one token of padding. The inputs
     may lack the last token; then its target does not count.
     """
-    num_padding = _trailing(pair.ids, token).sum(1)
+    num_padding = trailing(pair.ids, token).sum(1)
     shortest = int(num_padding.argmin())
     if int(num_padding[shortest]) == 1:
         return True

@@ -1,7 +1,8 @@
-"""The judges of micro-batches, of packed documents, of order and of evaluation, on both sides of
+"""The judges of micro-batches, packed documents, scaling, order and evaluation, on both sides of
 their thresholds.
 """
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from sonde.forensics.checks import (
     data_order,
     influence,
     label_shift,
+    scaling,
     step_habits,
 )
 from sonde.forensics.checks.check_rule import Check, Status, result_of
@@ -85,6 +87,32 @@ CASES: list[tuple[Check, object, Status]] = [
         label_shift.CHECK,
         label_shift.LabelShift(has_tokens=True, shares=((1, 1.0),), is_in_other_order=True),
         "wrong",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, is_loss_scaled=False),
+        "does not apply",
+    ),
+    (scaling.BYPASSED, scaling.ScalerBypassed(scale=4096.0, divides_itself=True), "does not apply"),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=math.inf, norm_at_step=0.0),
+        "cannot tell",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=8192.0, norm_at_step=2.0),
+        "fine",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=4096.0, norm_after_backward=8192.0, norm_at_step=8192.0),
+        "wrong",
+    ),
+    (
+        scaling.BYPASSED,
+        scaling.ScalerBypassed(scale=2.0, norm_after_backward=8.0, norm_at_step=8.0),
+        "cannot tell",
     ),
     (
         data_order.REPEATED,

@@ -198,3 +198,48 @@ def test_losses_that_are_carried_on_from_one_micro_batch_to_the_next_are_named(
         report = recorder.check(rows(), step)
     found = next(result for result in report.results if result.name == "accumulation")
     assert found.status == status, found.text
+
+
+class Translator(nn.Module):
+    """Reads a source and says a target; with `masks`, it looks at no padding of the source."""
+
+    def __init__(self, *, masks: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.head = nn.Linear(16, VOCABULARY)
+        self.masks = masks
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return scores of the next token of the target."""
+        memory = self.embedding(source)
+        states = self.embedding(target)
+        weights = states @ memory.transpose(1, 2)
+        if self.masks:
+            weights = weights.masked_fill((source == END).unsqueeze(1), float("-inf"))
+        scores: Tensor = self.head(states + weights.softmax(-1) @ memory)
+        return scores
+
+
+@pytest.mark.parametrize(("masks", "status"), [(False, "wrong"), (True, "fine")])
+def test_a_decoder_that_looks_at_the_padding_of_the_source_is_named(
+    tmp_path: Path, masks: bool, status: str
+) -> None:
+    torch.manual_seed(1)
+    model = Translator(masks=masks)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    targets = [torch.randint(2, VOCABULARY, (6, 11)) for _ in range(8)]
+    batches = [(pair[0], target) for pair, target in zip(padded(END), targets, strict=True)]
+
+    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+        scores = model(batch[0], batch[1][:, :-1])
+        following = batch[1][:, 1:].flatten()
+        loss = F.cross_entropy(scores.flatten(0, 1), following, ignore_index=END)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with Recorder(tmp_path, model, optimizer) as recorder:
+        report = recorder.check(batches, step)
+    found = next(result for result in report.results if result.name == "padding_apart")
+    assert found.status == status, found.text
