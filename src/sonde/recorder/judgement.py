@@ -33,7 +33,7 @@ from sonde.recorder.training import Training
 from sonde.recorder.untold import UntoldEvents
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 if TYPE_CHECKING:
     from sonde.recorder.healing import Healing
