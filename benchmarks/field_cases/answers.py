@@ -126,7 +126,13 @@ SAMPLE_CAUSES: Final = frozenset(
 BLAMES_SAMPLES: Final = ("a few samples", "this batch has a high loss")
 """Sentences that are wrong on the screen where no sample is to blame."""
 
-INFORMATION: Final = ("recording ", "rows ", "everything as it was", "starts from the beginning")
+INFORMATION: Final = (
+    "recording ",
+    "rows ",
+    "everything as it was",
+    "starts from the beginning",
+    "the recorder follows it",
+)
 """What sonde tells that is no problem of the training."""
 
 
