@@ -59,6 +59,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     # `constant_targets`, `blank_is_a_label`, `wrong_sign`, `coarse_positions`, `weight_decay`,
     # `loss_sum`, `batch_size`, `resume_loss_weight` and `resume_gradients` stand for themselves.
     "update_not_finite": frozenset({"bad_weights", "corrupted_weights"}),
+    "stale_cast": frozenset({"stale_casts"}),
     "dead_units": frozenset({"gradient_reach", "no_gradient"}),
     "negative_rate": frozenset({"rate_off_course", "learning_rate"}),
     "resume_average": frozenset({"resume_weights", "stale_weights"}),
@@ -125,7 +126,13 @@ SAMPLE_CAUSES: Final = frozenset(
 BLAMES_SAMPLES: Final = ("a few samples", "this batch has a high loss")
 """Sentences that are wrong on the screen where no sample is to blame."""
 
-INFORMATION: Final = ("recording ", "rows ", "everything as it was", "starts from the beginning")
+INFORMATION: Final = (
+    "recording ",
+    "rows ",
+    "everything as it was",
+    "starts from the beginning",
+    "the recorder follows it",
+)
 """What sonde tells that is no problem of the training."""
 
 

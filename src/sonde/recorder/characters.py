@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.update import RowMeans, Update
 from sonde.spikes.bits_watch import CharacterCounts
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 
 class RowCharacters:

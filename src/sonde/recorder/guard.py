@@ -42,11 +42,18 @@ class Guard:
         """Log a message and record it in the run, unless `what` was told before. `since` is the
         step from which on it holds.
         """
+        self._tell(logging.WARNING, what, message, since)
+
+    def note(self, what: str, message: str) -> None:
+        """Log and record what is no problem, unless `what` was told before."""
+        self._tell(logging.INFO, what, message, 0)
+
+    def _tell(self, level: int, what: str, message: str, since: int) -> None:
         if what in self._told:
             return
         self._told.add(what)
         with contextlib.suppress(Exception):  # a handler of the user's own log may fail
-            _logger.warning("%s", message)
+            _logger.log(level, "%s", message)
         self._run.event(RECORDER_NOTICE, what=what, message=message, since=since)
 
     def has_told(self, what: str) -> bool:

@@ -33,7 +33,7 @@ from sonde.recorder.training import Training
 from sonde.recorder.untold import UntoldEvents
 from sonde.recorder.update import Loss, Update
 from sonde.spikes.detectors import Event
-from sonde.spikes.spike_records import StepEntry
+from sonde.spikes.step_entry import StepEntry
 
 if TYPE_CHECKING:
     from sonde.recorder.healing import Healing
@@ -300,11 +300,15 @@ class Judgement:
                 found,
                 started,
                 event=asdict(event),
-                may_be_noise=has_begun_here and self._may_pass(event, update, found),
+                may_be_noise=(
+                    self._may_pass(event, update, found)
+                    if has_begun_here
+                    else self._untold.may_stay(self._recent)
+                ),
             )
             if verdict is not None:
                 self._alerts.event(event, verdict)
-            else:
+            elif has_begun_here:
                 self._untold.hold(event, update.step)
 
     def _may_pass(self, event: Event, update: Update, scene: SceneEvidence) -> bool:

@@ -405,7 +405,7 @@ def _follow(
     training.optimizer = optimizer
     update.note_rates(optimizer)
     update.stage = _APPLIED
-    guard.tell(
+    guard.note(
         f"optimizer {id(optimizer)}",
         f"sonde: from step {update.step} on, another optimizer moves the model"
         f" ({type(optimizer).__name__}); the recorder follows it",

@@ -22,7 +22,8 @@ from torch import Tensor
 from sonde.log.device import Copy
 from sonde.recorder.batch_tree import BatchTree, flatten, named_rows, num_rows, tokens_of
 from sonde.recorder.moment import Moment
-from sonde.spikes.spike_records import digest_of_state, version_of
+from sonde.spikes.generator_digests import digest_of_state
+from sonde.spikes.held_values import version_of
 
 Loss: TypeAlias = float | Tensor
 """A loss: a number, or a tensor on a device that has not been synchronized."""

@@ -23,14 +23,10 @@ from typing import Any, Final, TypeAlias
 from sonde.records.append import RecordFile
 from sonde.records.worker import Worker
 from sonde.spikes.detectors import Event
-
-# recorder/ imports these three from here: delete the "as" when it takes them from where they are
-from sonde.spikes.generator_digests import digest_of_state as digest_of_state  # noqa: PLC0414
 from sonde.spikes.generator_digests import digests_now
 from sonde.spikes.held_values import is_tensor
-from sonde.spikes.held_values import version_of as version_of  # noqa: PLC0414
 from sonde.spikes.sample_watch import SampleEvent
-from sonde.spikes.step_entry import StepEntry as StepEntry  # noqa: PLC0414
+from sonde.spikes.step_entry import StepEntry
 
 SPIKE: Final = "SPIKE"
 SPIKE_END: Final = "SPIKE_END"

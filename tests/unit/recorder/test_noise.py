@@ -103,3 +103,4 @@ def test_an_objective_that_has_been_negative_may_jump(usual_loss: float, may_pas
     jump = Event.beginning("loss", 10, 0.3, Score("spike", usual_loss, 20.0))
     scene = SceneEvidence(step=10)
     assert events.may_pass(jump, scene, Update(10, had_gradients=False), recent) is may_pass
+    assert events.may_stay(recent) is may_pass

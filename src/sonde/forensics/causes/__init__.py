@@ -34,6 +34,7 @@ CAUSES: Final = (
     "counted_positions",
     "repeated_rows",
     "epsilon",
+    "stale_casts",
     # Failures without a jump.
     "scaler_skips",
     "no_optimizer_step",

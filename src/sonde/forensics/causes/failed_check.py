@@ -9,7 +9,14 @@ from functools import partial
 from typing import Final
 
 from sonde.forensics.causes.cause_rule import Blames, CauseFinding, CauseRule
-from sonde.forensics.checks import connection, counted_positions, data_order, precision, step_habits
+from sonde.forensics.checks import (
+    connection,
+    counted_positions,
+    data_order,
+    precision,
+    stale_casts,
+    step_habits,
+)
 from sonde.forensics.checks.check_rule import Check
 from sonde.forensics.evidence import Evidence
 from sonde.records.journal import RECORDER_NOTICE, read_events
@@ -35,6 +42,7 @@ _CHECKS: Final[tuple[tuple[Check, str, Blames], ...]] = (
     (counted_positions.COUNTED, "Targets that should count do not.", "samples"),
     (data_order.REPEATED, "The same rows come again and again.", "setting"),
     (precision.EPSILON, "The optimizer's epsilon is 0 in the precision of the weights.", "setting"),
+    (stale_casts.CHECK, "Autocast uses casts of the weights as they were before.", "setting"),
 )
 """The checks of the first updates: the cause in a sentence, and what it blames."""
 

@@ -22,6 +22,7 @@ from sonde.forensics.checks import (
     overflow,
     precision,
     scaling,
+    stale_casts,
     start_loss,
     step_habits,
 )
@@ -51,6 +52,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     accumulation.CHECK,
     one_batch.CHECK,
     precision.PRECISION,
+    stale_casts.CHECK,
     overflow.CHECK,
     precision.LOST,
     precision.EPSILON,

@@ -98,6 +98,7 @@ CHECK: Final = Check(
         "weights_move",
         "learning_rate",
         "epsilon",
+        "stale_casts",
         "lost_updates",
         "start_loss",
     ),

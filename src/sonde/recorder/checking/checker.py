@@ -75,6 +75,7 @@ class Checker:
         self._try("rank_rows", self._rank_rows)
         scalers = self._bench.training.scalers()
         self._try("clipped_scaled", lambda: scaling.clipped_scaled(first, scalers))
+        self._try("stale_casts", first.casts.measured)
         self._try("epsilon", lambda: epsilon_of(self._bench.training.optimizer))
 
     def run(self) -> CheckReport:

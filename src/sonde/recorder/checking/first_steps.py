@@ -18,14 +18,17 @@ from sonde.forensics.checks import (
     counted_positions,
     data_order,
     precision,
+    stale_casts,
     step_habits,
 )
 from sonde.forensics.checks.check_rule import Check, result_of
 from sonde.recorder.batch_tree import named_rows, sample_names
 from sonde.recorder.checking.bench import Feed, feed_of
+from sonde.recorder.checking.cast_canary import CastCanary
 from sonde.recorder.checking.gradient_follower import GradientFollower
 from sonde.recorder.guard import Guard
 from sonde.recorder.hooks import gradient_norm
+from sonde.recorder.memory import device_of
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch, Update
 
@@ -64,6 +67,8 @@ class FirstSteps:
         """Parameters with a gradient other than 0 at a rate other than 0; for those in half
         precision also where.
         """
+        self.casts = CastCanary(device_of(training.model))
+        """Whether autocast casts the weights of now."""
         self.updates: list[list[Feed]] = []
         """The micro-batches, if they are kept."""
         self.norms: list[tuple[Any, Any, float]] = []
@@ -110,6 +115,7 @@ class FirstSteps:
         """Take in an update that is over."""
         self.num_updates += 1
         self._shape = self._shape_now()
+        self.casts.look()
         rates = [rate for rate in update.rates if rate == rate]
         self._rates.append(max(rates, key=abs) if rates else float("nan"))
         self._modes.append(self._mode_now)
@@ -384,6 +390,7 @@ def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard) -> N
         (counted_positions.COUNTED, first.counted()),
         (data_order.REPEATED, first.repeated()),
         (precision.EPSILON, epsilon_of(training.optimizer)),
+        (stale_casts.CHECK, first.casts.measured()),
     ]
     for check, numbers in measured:
         _tell(check, numbers, guard)

@@ -20,6 +20,7 @@ from sonde.forensics.checks import (
     overflow,
     precision,
     scaling,
+    stale_casts,
     start_loss,
     step_habits,
 )
@@ -362,6 +363,9 @@ CASES: list[tuple[Check, object, Status]] = [
         "wrong",
     ),
     (scaling.BYPASSED, scaling.ScalerBypassed(scale=None), "does not apply"),
+    (stale_casts.CHECK, stale_casts.StaleCasts(num_looks=0), "does not apply"),
+    (stale_casts.CHECK, stale_casts.StaleCasts(num_looks=8), "fine"),
+    (stale_casts.CHECK, stale_casts.StaleCasts(num_looks=8, num_stale=1), "wrong"),
     (determinism.CHECK, determinism.Determinism(first=1.0, second=1.0), "fine"),
     (determinism.CHECK, determinism.Determinism(first=1.0, second=1.1), "cannot tell"),
     (determinism.CHECK, determinism.Determinism(first=None, second=None), "cannot tell"),
