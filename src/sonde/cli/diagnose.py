@@ -103,7 +103,7 @@ def diagnose(
 
 def _tell_no_event(run: Path, *, json: bool) -> None:
     """Say that nothing was recorded to diagnose, and which steps one may ask for."""
-    far = steps_that_stand_out(run, _NUM_STEPS)
+    far = [(number, z) for number, z in steps_that_stand_out(run, _NUM_STEPS) if z > 0]
     undone = [verdict for verdict in read_verdict_history(run) if verdict.names_a_cause]
     document = {
         "events": [],
@@ -192,9 +192,9 @@ def _show_newest(console: Console, verdict: Verdict, newest: Verdict) -> None:
     again = newest.causes[0]
     why = "a verdict from before stays: it is stronger"
     if is_about_another(verdict, newest):
-        why = "this is the verdict on the step as it was before it was undone"
+        why = "this verdict is about the step before the rollback that undid it"
     print_indented(console, Text(why, style="dim"), 0)
-    asked = f"asked again, of the step as it stands: {again.title} ({again.confidence:.0%})"
+    asked = f"about the step as it is now: {again.title} ({again.confidence:.0%})"
     print_indented(console, Text(asked, style="dim"), 0)
 
 

@@ -154,7 +154,7 @@ class Laboratory:
         if first_different and first_different < case.step:
             found += f"; the steps up to {first_different - 1} are the same to the bit"
         done = (
-            f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after step"
+            f"{_steps(self.from_step + 1, case.step)} again, from the checkpoint after step"
             f" {self.from_step}"
         )
         self.note("does it happen again?", done, found, replayed=made.loss, recorded=recorded)
@@ -282,9 +282,7 @@ class Laboratory:
         self.rewind()
         question = "which setting?" if change is None else "what changed in memory?"
         found = f"the loss of step {record.step} is {loss:.6g} then; {record.loss:.6g} was recorded"
-        self.note(
-            question, f"the steps {since} to {record.step} again with {words}", found, loss=loss
-        )
+        self.note(question, f"{_steps(since, record.step)} again with {words}", found, loss=loss)
         return loss
 
     def remade_checkpoint(self) -> "RemadeCheckpoint | None":
@@ -309,7 +307,7 @@ class Laboratory:
         others = tuple(name for name, value in made.items() if not torch.equal(value, kept[name]))
         growth = _size(kept[others[0]]) / (_size(made[others[0]]) or math.nan) if others else 1.0
         found = f"{len(others)} of {len(made)} parameters differ from those in the checkpoint"
-        done = f"the steps {before[-1] + 1} to {start} again"
+        done = f"{_steps(before[-1] + 1, start)} again"
         self.note("is the checkpoint what training made?", done, found)
         return RemadeCheckpoint(start, others, len(made), before[-1], growth)
 
@@ -390,3 +388,7 @@ def rows_like(own: Sequence[Row], corpus: RunTexts, known: Collection[Name], num
     return sorted(
         some[: _CHOICE * num], key=lambda row: abs(math.log(len(row.target) + 1) - middle)
     )[:num]
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {last}" if first == last else f"the steps {first} to {last}"

@@ -145,7 +145,9 @@ class SampleDecoder:
         elif self._directory is not None:
             dataset = open_pairs(self._directory, name)
         elif name == CONTENT:
-            raise SettingError("its text was not recorded: give the recorder decode=")
+            raise SettingError(
+                "its text was not recorded: with decode=, rows that a verdict names have it"
+            )
         elif name:
             raise SettingError(f"the run does not say where the dataset {name!r} is")
         else:

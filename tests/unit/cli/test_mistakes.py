@@ -85,4 +85,4 @@ def test_without_decode_a_row_says_how_to_get_its_text(
                 step, loss, sample_ids=rows, sample_losses=torch.tensor([loss, loss])
             )
     assert run(["spikes", str(place)]) == 0
-    assert "its text was not recorded: give the recorder decode=" in capsys.readouterr().out
+    assert "its text was not recorded: with decode=, rows" in capsys.readouterr().out
