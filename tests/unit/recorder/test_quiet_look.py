@@ -104,7 +104,7 @@ def test_a_look_of_ours_counts_neither_as_work_nor_as_waiting() -> None:
     clock.began = time.perf_counter()
     time.sleep(0.05)  # a look before the optimizer moves
     in_the_step = Update(3, had_gradients=False)
-    clock.end(in_the_step, 0.05)
+    clock.end(in_the_step, 0.10)  # both looks so far
     assert after_the_step.wait_seconds < 0.04
     assert in_the_step.seconds < 0.04
 

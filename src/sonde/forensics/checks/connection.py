@@ -33,6 +33,8 @@ class GradientReach:
     """Those whose gradients were exactly 0 in every update."""
     share_always_zero: float = 0.0
     """What share of the trained numbers these hold."""
+    does_zero_count: bool = True
+    """Whether the loss changes when these are changed."""
     all_zero: bool = False
     """Whether every gradient was 0 in every update."""
     norm_after_backward: float | None = None
@@ -45,14 +47,15 @@ def judge_reach(measured: GradientReach) -> Outcome:
         return cannot_tell("No optimizer holds a parameter that requires a gradient.")
     if measured.all_zero:
         return _judge_zeros(measured.norm_after_backward)
-    if measured.share_always_zero >= _MANY and len(measured.always_zero) >= (
-        _MANY * measured.num_parameters
-    ):
-        return wrong(
-            f"In every update, the gradients of {len(measured.always_zero)} of"
-            f" {measured.num_parameters} parameters were exactly 0: {some(measured.always_zero)}."
-            " Weights that all begin alike, or units that are all dead, do this."
+    num_zero = len(measured.always_zero)
+    if measured.share_always_zero >= _MANY and num_zero >= _MANY * measured.num_parameters:
+        zero = (
+            f"In every update, the gradients of {num_zero} of {measured.num_parameters} parameters"
+            f" were exactly 0: {some(measured.always_zero)}."
         )
+        if not measured.does_zero_count:
+            return cannot_tell(f"{zero} Changing them a little does not change the loss.")
+        return wrong(f"{zero} Weights that all begin alike, or units that are all dead, do this.")
     if not measured.without:
         return fine(f"All {measured.num_parameters} parameters get a gradient.")
     names = f"{len(measured.without)} of {measured.num_parameters} parameters never got a gradient"

@@ -34,6 +34,10 @@ from sonde.recorder.update import MicroBatch, Update
 
 NUM_UPDATES: Final = 8
 """How many updates are looked at."""
+_NOISE: Final = 1e-6
+"""A gradient that is smaller than this share of the largest may be rounding, as that of a bias
+before batch normalisation: it need not move its weight.
+"""
 _MAX_FEEDS: Final = 64
 _NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -266,6 +270,7 @@ class FirstSteps:
             self._follower = GradientFollower(smallest, keeps_all=self.is_thorough)
 
     def _look_closely(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
+        noise = _NOISE * _largest_gradient(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -278,7 +283,7 @@ class FirstSteps:
                 if not bool(where.any()):
                     continue
                 self.with_values.add(parameter)
-                if group.get("lr", 1.0) == 0:
+                if group.get("lr", 1.0) == 0 or float(gradient.abs().max()) <= noise:
                     continue
                 if parameter.dtype in (torch.bfloat16, torch.float16):
                     before = self.pushed.get(parameter)
@@ -335,6 +340,17 @@ class FirstSteps:
                     num_rows_without=int((counts == 0).sum()),
                 )
             )
+
+
+def _largest_gradient(optimizer: torch.optim.Optimizer) -> float:
+    """Return the largest absolute value of any gradient that is dense; 0 if there is none."""
+    largest = 0.0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None and gradient.layout is torch.strided and gradient.numel():
+                largest = max(largest, float(gradient.abs().max()))
+    return largest
 
 
 def epsilon_of(optimizer: torch.optim.Optimizer) -> precision.Epsilon:

@@ -250,6 +250,7 @@ def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach
         without=tuple(name for name, _ in without),
         without_but_used=used,
         always_zero=tuple(name for name, _ in zero),
+        does_zero_count=_does_count(bench, [part for _, part in zero], base),
         share_always_zero=sum(part.numel() for _, part in zero) / max(num_trained, 1),
         all_zero=all_zero,
         norm_after_backward=norm,
@@ -274,6 +275,14 @@ def _with_zeros_only(
         return []
     zero = first.with_gradient - first.with_values
     return [(name, part) for name, part in trained if part in zero]
+
+
+def _does_count(bench: Bench, parameters: list[Tensor], base: Look) -> bool:
+    """Return whether the loss depends on some parameters."""
+    if ranks.any_rank(not parameters or base.loss is None):
+        return False
+    assert base.loss is not None
+    return _changes_loss(bench, parameters, base.loss)
 
 
 def _norm_after_backward(bench: Bench) -> float | None:

@@ -194,6 +194,13 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (
         connection.REACH,
+        connection.GradientReach(
+            num_parameters=2, always_zero=("a",), share_always_zero=0.5, does_zero_count=False
+        ),
+        "cannot tell",
+    ),
+    (
+        connection.REACH,
         connection.GradientReach(num_parameters=4, all_zero=True, norm_after_backward=0.0),
         "wrong",
     ),
