@@ -162,20 +162,33 @@ def test_our_own_trainer_is_checked_without_a_line_added(
     assert not run.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", ["none", "undivided", "divided_twice", "cleared", "mean_of_means"])
-@pytest.mark.parametrize(
-    ("way", "package"),
-    [
-        ("last", "torch"),
-        ("without_last", "torch"),
-        ("inside", "torch"),
-        ("lightning", "lightning"),
-        ("by_hand", "lightning"),
-        ("huggingface", "transformers"),
-        ("accelerate", "accelerate"),
-    ],
+ACCUMULATION_BUGS = ("none", "undivided", "divided_twice", "cleared", "mean_of_means")
+QUICK_BUGS = ("none", "mean_of_means")
+"""What is tried in every loop by `make test`; `make faults` tries all of them."""
+LOOPS = (
+    ("last", "torch"),
+    ("without_last", "torch"),
+    ("inside", "torch"),
+    ("lightning", "lightning"),
+    ("by_hand", "lightning"),
+    ("huggingface", "transformers"),
+    ("accelerate", "accelerate"),
 )
+
+
+def loops_with_bugs() -> list[Any]:
+    """Return every loop with every bug, the quick ones without a mark."""
+    found = []
+    for way, package in LOOPS:
+        for bug in ACCUMULATION_BUGS:
+            is_quick = way == "last" or bug in QUICK_BUGS
+            marks = () if is_quick else pytest.mark.long_fault
+            found.append(pytest.param(way, package, bug, marks=marks))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "package", "bug"), loops_with_bugs())
 def test_wrong_weights_of_micro_batches_are_named_in_every_loop(
     tmp_path: Path, way: str, package: str, bug: str
 ) -> None:
