@@ -29,6 +29,7 @@ def test_every_verb_has_a_section_and_every_flag_help() -> None:
     assert [line for line in page.splitlines() if line.endswith(": .")] == []
 
 
+@pytest.mark.slow
 def test_check_fails_on_a_page_that_was_edited(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
