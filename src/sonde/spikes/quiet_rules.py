@@ -136,6 +136,8 @@ def loss_collapse(series: StepSeries) -> QuietFinding | None:
     is_settled = 0 < first_half < _SETTLED * _median(before[_LONG // 2 :])
     if not is_settled or not np.isfinite(losses[-_SHORT - _LONG :]).all():
         return None
+    if np.nanmin(losses) < 0:  # an objective that goes either way: near 0 is no end of it
+        return None
     return QuietFinding(
         kind=COLLAPSE,
         step=int(series.steps[-1]),

@@ -55,6 +55,12 @@ def test_nothing_is_said_of_a_training_that_is_fine() -> None:
     assert kinds(falling(), norm=noisy, rate=warm_restarts, seconds=0.1 * noisy) == []
 
 
+def test_an_objective_that_has_been_negative_may_come_near_0() -> None:
+    losses = np.r_[-0.4, np.full(299, 0.5), np.full(100, 0.05)] + DICE.normal(0, 0.002, 400)
+    assert COLLAPSE not in kinds(losses)
+    assert COLLAPSE in kinds(np.abs(losses))
+
+
 @pytest.mark.parametrize(("factor", "is_told"), [(0.2, True), (0.3, False)])
 def test_a_loss_that_falls_off_a_cliff_is_told(factor: float, is_told: bool) -> None:
     losses = np.r_[np.full(300, 3.0), np.full(100, 3.0 * factor)] + DICE.normal(0, 0.01, 400)

@@ -41,6 +41,7 @@ class FirstLook:
             self.steps.end_update(update)
             self.is_on = not self.steps.is_over
             if not self.is_on and not self._is_check:
-                tell_what_is_wrong(self.steps, self._training, self.guard)
+                since = update.step - self.steps.num_updates + 1
+                tell_what_is_wrong(self.steps, self._training, self.guard, since)
         elif self._is_wanted and self.steps.has_changed():
             tell_what_changed(self.steps, self.guard, max(update.step - LOOK_EVERY, 0) + 1)

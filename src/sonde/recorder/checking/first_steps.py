@@ -396,8 +396,10 @@ def _is_trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard) -> None:
-    """Tell in one line each what the first updates show to be wrong."""
+def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard, since: int) -> None:
+    """Tell in one line each what the first updates of this process, `since` a step, show to be
+    wrong.
+    """
     measured: list[tuple[Check, object]] = [
         (step_habits.MODE, first.mode()),
         (step_habits.LEFT_OVER, first.left_over()),
@@ -409,7 +411,7 @@ def tell_what_is_wrong(first: FirstSteps, training: Training, guard: Guard) -> N
         (stale_casts.CHECK, first.casts.measured()),
     ]
     for check, numbers in measured:
-        _tell(check, numbers, guard)
+        _tell(check, numbers, guard, since)
 
 
 def tell_what_changed(first: FirstSteps, guard: Guard, since: int) -> None:
@@ -418,7 +420,7 @@ def tell_what_changed(first: FirstSteps, guard: Guard, since: int) -> None:
     _tell(connection.MEMBERS, first.members(), guard, since)
 
 
-def _tell(check: Check, numbers: object, guard: Guard, since: int = 0) -> None:
+def _tell(check: Check, numbers: object, guard: Guard, since: int) -> None:
     result = result_of(check, numbers)
     if result.status == "wrong":
         guard.tell(f"check {check.name}", f"sonde: {result.text} {result.advice}", since=since)

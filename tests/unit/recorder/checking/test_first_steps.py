@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sonde.recorder.options import RecorderOptions
 from sonde.recorder.recorder import Recorder
+from sonde.records.journal import RECORDER_NOTICE, read_events
 
 
 class Loop:
@@ -105,3 +106,12 @@ def test_the_look_changes_no_bit_of_training(tmp_path: Path) -> None:
 
     pairs = zip(looked.model.parameters(), unseen.model.parameters(), strict=True)
     assert all(torch.equal(first, second) for first, second in pairs)
+
+
+def test_a_mistake_of_a_resumed_training_holds_from_the_resume_on(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run", "evaluating")
+    loop.recorder.num_updates = 76
+    loop.train(20)
+    notices = read_events(tmp_path / "run", RECORDER_NOTICE)
+    since = [notice["since"] for notice in notices if notice["what"] == "check train_mode"]
+    assert since == [77]
