@@ -358,7 +358,7 @@ def test_data_that_is_cut_while_it_is_mapped_ends_with_words(corpus: Path, tmp_p
     _, said = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGBUS
     assert "Bus error" in said
-    assert "sonde/data/" in said  # the stack shows what was being read
+    assert "/sonde/" in said  # the stack shows what was being read
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 1
     assert "train.de.bin is truncated" in again.stderr or "train.de" in again.stderr

@@ -74,7 +74,18 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["float32", "bf16", "accumulate", "compile", "ddp", "fsdp", "tp"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "float32",
+        pytest.param("bf16", marks=pytest.mark.long_fault),
+        pytest.param("accumulate", marks=pytest.mark.long_fault),
+        "compile",
+        "ddp",
+        "fsdp",
+        "tp",
+    ],
+)
 def test_a_watched_script_equals_itself_unwatched_and_is_replayed_to_the_bit(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_a_look_at_an_event_does_not_shift_what_accumulate_counts(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.long_fault), 2])
 def test_the_example_goes_the_whole_road_with_accumulation(tmp_path: Path, num_ranks: int) -> None:
     run = tmp_path / "run"
     command = command_of(
