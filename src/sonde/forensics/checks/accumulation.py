@@ -66,7 +66,7 @@ def judge(measured: Accumulation) -> Outcome:
             f"The gradients are changed between micro-batches: their norm was {after:.3g} after one"
             f" and {before:.3g} when the next came, so that earlier ones count less."
         )
-    if measured.is_carried_on:
+    if measured.is_carried_on and measured.are_alike:
         return wrong(
             f"Backward is called on the sum of all losses so far: of {num} micro-batches, the first"
             f" counts {num} times, and the last once."

@@ -110,9 +110,13 @@ def _are_carried_on(roots: Sequence[_Root]) -> bool:
         return False
     share = roots[0].value / roots[0].calls[0].mean
     total = 0.0
-    for root in roots:
-        total += share * root.calls[0].mean
+    for number, root in enumerate(roots):
+        alone = share * root.calls[0].mean
+        total += alone
         if not abs(root.value - total) <= _CLOSE * abs(total):
+            return False
+        # Beside a large loss, the small ones before it do not show.
+        if number > 0 and abs(root.value - alone) <= _CLOSE * abs(alone):
             return False
     return True
 

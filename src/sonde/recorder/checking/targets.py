@@ -284,6 +284,7 @@ def counted_positions(
             num_rows += rows
             per_row = call.counts.reshape(rows, -1).sum(1)
             num_rows_without += int((per_row == 0).sum())
+    beside = _beside_mask(feeds, pairs)
     return CountedPositions(
         num_rows=num_rows,
         num_positions=num_positions,
@@ -291,14 +292,21 @@ def counted_positions(
         num_rows_without=num_rows_without,
         num_batches=len(looks),
         num_batches_without=num_batches_without,
-        **_beside_mask(feeds, pairs),
+        mask=beside.mask,
+        num_inside=beside.num_inside,
+        num_outside=beside.num_outside,
     )
 
 
-def _beside_mask(feeds: Sequence[Feed], pairs: Sequence[Aligned | None]) -> dict[str, Any]:
-    """Return which mask says by its name what is to count, and how much of what counts is inside
-    and outside of it.
-    """
+class _BesideMask(NamedTuple):
+    """How the positions that count lie against a mask that says by its name what is to count."""
+
+    mask: str
+    num_inside: int
+    num_outside: int
+
+
+def _beside_mask(feeds: Sequence[Feed], pairs: Sequence[Aligned | None]) -> _BesideMask:
     name = ""
     num_inside = 0
     num_outside = 0
@@ -316,7 +324,7 @@ def _beside_mask(feeds: Sequence[Feed], pairs: Sequence[Aligned | None]) -> dict
             name = key
             num_inside += int((counted & of_targets).sum())
             num_outside += int((counted & ~of_targets).sum())
-    return {"mask": name, "num_inside": num_inside, "num_outside": num_outside}
+    return _BesideMask(name, num_inside, num_outside)
 
 
 def padding_of(feed: Feed, ids: Tensor) -> Tensor | None:

@@ -200,6 +200,25 @@ def test_losses_that_are_carried_on_from_one_micro_batch_to_the_next_are_named(
     assert found.status == status, found.text
 
 
+def test_a_small_loss_before_a_large_one_is_not_carried_on(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step(batch: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        for part, size in zip(batch.split(2), (0.01, 10.0), strict=True):
+            loss = F.mse_loss(model(part).squeeze(1), size * torch.arange(1.0, 3.0) + model.bias)
+            (loss / 2).backward()
+        optimizer.step()
+        return loss.detach()
+
+    with Recorder(tmp_path, model, optimizer) as recorder:
+        report = recorder.check([torch.zeros(4, 4)] * 8, step)
+    found = next(result for result in report.results if result.name == "accumulation")
+    assert found.status != "wrong", found.text
+
+
 class Translator(nn.Module):
     """Reads a source and says a target; with `masks`, it looks at no padding of the source."""
 
