@@ -55,22 +55,9 @@ def judge(measured: Accumulation) -> Outcome:
     num = measured.num_micro
     if num < 2:
         return does_not_apply("An update has one micro-batch.")
-    if measured.is_cleared:
-        return wrong(
-            f"Gradients are cleared at each of {num} micro-batches, so only the last one counts in"
-            " its update."
-        )
-    if measured.norms_between is not None and measured.are_alike:
-        after, before = measured.norms_between
-        return wrong(
-            f"The gradients are changed between micro-batches: their norm was {after:.3g} after one"
-            f" and {before:.3g} when the next came, so that earlier ones count less."
-        )
-    if measured.is_carried_on and measured.are_alike:
-        return wrong(
-            f"Backward is called on the sum of all losses so far: of {num} micro-batches, the first"
-            f" counts {num} times, and the last once."
-        )
+    mishandled = _judge_gradients(measured)
+    if mishandled is not None:
+        return mishandled
     if measured.unknown or not measured.weights:
         return cannot_tell(measured.unknown or "The weights were not seen.")
     total = sum(measured.weights)
@@ -94,6 +81,28 @@ def judge(measured: Accumulation) -> Outcome:
             f"The loss is divided twice: by the targets of all {num} micro-batches, and by {num}."
         )
     return cannot_tell(f"The {num} micro-batches have weights that add up to {total:.4g}.")
+
+
+def _judge_gradients(measured: Accumulation) -> Outcome | None:
+    """Judge what is done to gradients or losses between micro-batches; None if nothing is."""
+    num = measured.num_micro
+    if measured.is_cleared:
+        return wrong(
+            f"Gradients are cleared at each of {num} micro-batches, so only the last one counts in"
+            " its update."
+        )
+    if measured.norms_between is not None and measured.are_alike:
+        after, before = measured.norms_between
+        return wrong(
+            f"The gradients are changed between micro-batches: their norm was {after:.3g} after one"
+            f" and {before:.3g} when the next came, so that earlier ones count less."
+        )
+    if measured.is_carried_on and measured.are_alike:
+        return wrong(
+            f"Backward is called on the sum of all losses so far: of {num} micro-batches, the first"
+            f" counts {num} times, and the last once."
+        )
+    return None
 
 
 def _judge_shares(measured: Accumulation) -> Outcome:
