@@ -5,7 +5,6 @@ also divide the gradients themselves before the optimizer's step, so their norm 
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -16,7 +15,7 @@ from torch import Tensor
 from sonde.forensics.checks.accumulation import Accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps
-from sonde.recorder.checking.forward_watch import Look, LossCall
+from sonde.recorder.checking.forward_watch import Look, LossCall, norm_of
 from sonde.recorder.checking.snapshot import undone
 
 _IGNORED: Final = -100
@@ -181,8 +180,7 @@ def _factor(
         return 1.0
     at_step = looks[-1].clipped
     if at_step is None:
-        at_step = sum(float(part.to_dense().double().square().sum()) for part in gradients.values())
-        at_step = math.sqrt(at_step)
+        at_step = norm_of(gradients.values())
     for divisor in (1, *divisors):
         for unscaled in (1.0, scale):
             expected = norms[-1][1] / divisor / unscaled

@@ -8,7 +8,7 @@ number made with random weights tells whether it is the same.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -359,14 +359,17 @@ def _call_by_hand(loss: HandwrittenLoss) -> LossCall:
 
 def total_norm(parameters: Sequence[Tensor]) -> float:
     """Return the norm of all gradients of some parameters."""
+    return norm_of(parameter.grad for parameter in parameters if parameter.grad is not None)
+
+
+def norm_of(gradients: Iterable[Tensor]) -> float:
+    """Return the norm of some gradients, in double precision."""
     total = 0.0
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if gradient.layout is not torch.strided:
-            gradient = gradient.coalesce().values()
-        total += float(gradient.detach().double().square().sum())
+    for gradient in gradients:
+        values = gradient.detach()
+        if values.layout is not torch.strided:
+            values = values.coalesce().values()
+        total += float(values.double().square().sum())
     return math.sqrt(total)
 
 

@@ -19,7 +19,7 @@ from sonde.forensics.checks.precision import LostUpdates, Precision
 from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
 from sonde.recorder.checking.first_steps import FirstSteps
-from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.forward_watch import Look, norm_of
 from sonde.recorder.checking.snapshot import undone
 from sonde.recorder.moment import in_float32
 from sonde.recorder.training import Training
@@ -157,8 +157,8 @@ def _overflows_on_purpose(training: Training, gradients: dict[Tensor, Tensor]) -
     """
     if not any(scaler.is_enabled() for scaler in training.scalers()):
         return False
-    size = sum(float(gradient.to_dense().double().norm()) for gradient in gradients.values())
-    return size == 0 or not math.isfinite(size)
+    norm = norm_of(gradients.values())
+    return norm == 0 or not math.isfinite(norm)
 
 
 def _unscaled_loss(look: Look) -> float | None:

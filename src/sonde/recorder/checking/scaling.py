@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from sonde.forensics.checks.scaling import ClippedScaled, ScalerBypassed
 from sonde.recorder.checking.bench import Bench
 from sonde.recorder.checking.first_steps import FirstSteps
-from sonde.recorder.checking.forward_watch import Look
+from sonde.recorder.checking.forward_watch import Look, norm_of
 from sonde.recorder.checking.snapshot import undone
 
 
@@ -41,7 +40,7 @@ def scaler_bypassed(bench: Bench) -> ScalerBypassed:
         is_loss_scaled=_is_scaled(looks[-1], scale),
         divides_itself=any(group.get("fused") for group in bench.training.optimizer.param_groups),
         norm_after_backward=norms[-1][1] if norms else None,
-        norm_at_step=_norm(list(gradients.values())),
+        norm_at_step=norm_of(gradients.values()),
     )
 
 
@@ -53,8 +52,3 @@ def _is_scaled(look: Look, scale: float) -> bool:
     if not means or not look.roots:
         return False
     return look.roots[-1] > math.sqrt(scale) * max(means)
-
-
-def _norm(gradients: Sequence[Tensor]) -> float:
-    total = sum(float(gradient.to_dense().double().square().sum()) for gradient in gradients)
-    return math.sqrt(total)
