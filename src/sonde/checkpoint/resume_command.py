@@ -49,6 +49,16 @@ def script_checkpoints(
     return [checkpoint for checkpoint in found if before is None or checkpoint.step < before]
 
 
+def newest_existing(
+    known: Sequence[ScriptCheckpoint], directory: Path, before: int
+) -> ScriptCheckpoint | None:
+    """Return the newest checkpoint before a step that is still there."""
+    for checkpoint in reversed(known):
+        if checkpoint.step < before and (directory / checkpoint.path).exists():
+            return checkpoint
+    return None
+
+
 def resumed_command(
     words: Sequence[str],
     checkpoint: ScriptCheckpoint,

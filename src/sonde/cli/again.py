@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sonde.checkpoint.digest_log import read_digests
 from sonde.checkpoint.folder import CheckpointFolder
-from sonde.checkpoint.resume_command import ScriptCheckpoint, resumed_command, script_checkpoints
+from sonde.checkpoint.resume_command import newest_existing, resumed_command, script_checkpoints
 from sonde.errors import SettingError
 from sonde.forensics.rollback import newest_of_host
 from sonde.records.layout import RunLayout
@@ -29,7 +29,7 @@ def from_checkpoint(
         # SondeCallback resumes from it in a replay.
         return list(words), f"{host.path} (after {host.step} steps)" if host.path else ""
     known = script_checkpoints(read_digests(run).states)
-    newest = _newest(known, directory, step)
+    newest = newest_existing(known, directory, step)
     if newest is None:
         return list(words), ""
     resumed = resumed_command(words, newest, known, directory)
@@ -42,16 +42,6 @@ def from_checkpoint(
             hint=_hint(typed, way),
         )
     return resumed, str(newest)
-
-
-def _newest(
-    known: Sequence[ScriptCheckpoint], directory: Path, step: int
-) -> ScriptCheckpoint | None:
-    """Return the newest checkpoint before a step that is still there."""
-    for checkpoint in reversed(known):
-        if checkpoint.step < step and (directory / checkpoint.path).exists():
-            return checkpoint
-    return None
 
 
 def _hint(typed: str, way: str) -> str:

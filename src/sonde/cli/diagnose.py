@@ -81,11 +81,12 @@ def diagnose(
     json
         Print one JSON document instead of text.
     """
-    if step is None and not steps_in_question(run):
+    in_question = [step] if step is not None else steps_in_question(run)
+    if not in_question:
         _tell_no_event(run, json=json)
         return
     options = ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe)
-    started = command_of(run, command, script, options, step)
+    started = command_of(run, command, script, options, in_question[0])
     if started is not None:
         verdict = _diagnosed_by_script(run, step, started)
     else:

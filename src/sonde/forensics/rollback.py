@@ -20,7 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.checkpoint.digest_log import read_digests
 from sonde.checkpoint.folder import CheckpointFolder
+from sonde.checkpoint.resume_command import newest_existing, resumed_command, script_checkpoints
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.history import changed_settings, settings_at
@@ -46,18 +48,23 @@ HOST_CHECKPOINT: Final = "host_checkpoint"
 """The event that records a checkpoint that a host framework wrote (Hugging Face, Lightning). It
 belongs to the user: nothing here moves or deletes it.
 """
+SCRIPT: Final = "script"
+"""The `host` of a checkpoint that the script of a loop of one's own wrote."""
 _WAYS: Final = {
     "huggingface": 'trainer.train(resume_from_checkpoint="{path}")',
     "lightning": 'trainer.fit(…, ckpt_path="{path}")',
     "accelerate": 'accelerator.load_state("{path}")',
 }
+_SAMPLES: Final = "take its samples from sonde.without(dataset, run) (docs/any-loop.md)"
 _LOWER: Final = 0.2
 """A learning rate that is too high is multiplied by this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCheckpoint:
-    """A checkpoint written by a host. `path` is empty for the beginning of the run."""
+    """A checkpoint that sonde did not write: a host did, or the script itself. `path` is empty for
+    the beginning of the run.
+    """
 
     host: str
     step: int
@@ -65,7 +72,9 @@ class HostCheckpoint:
 
     @property
     def way_on(self) -> str:
-        """The code that resumes from this checkpoint in the user's script."""
+        """How the user's script resumes from this checkpoint: code, or a sentence."""
+        if self.host == SCRIPT:
+            return f"the script must resume from {self.path}"
         way = _WAYS[self.host]
         return (
             way.format(path=self.path)
@@ -131,6 +140,7 @@ def plan_rollback(
             manifest,
             plan.skip_list if len(plan.skip) or plan.skip_list.exists() else None,
             changed,
+            plan.host,
         ),
         notes=(*plan.notes, *set_back, *_command_notes(run, manifest, plan.host)),
     )
@@ -143,7 +153,15 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
     manifest = read_manifest(run)
     folder = _folder(run, manifest)
     host = newest_of_host(run, before)
-    checkpoint, notes = _checkpoint_before(folder, before) if host is None else (host.step, [])
+    checkpoint = 0
+    notes: list[str] = []
+    if host is None:
+        checkpoint, notes = _checkpoint_before(folder, before)
+    if host is None and checkpoint == 0:
+        host = newest_of_script(run, manifest, before)
+    if host is not None:
+        checkpoint = host.step
+        notes = []
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
     return RollbackPlan(
@@ -270,6 +288,22 @@ def newest_of_host(run: Path, step: int) -> HostCheckpoint | None:
     return found
 
 
+def newest_of_script(run: Path, manifest: Manifest, step: int) -> HostCheckpoint | None:
+    """Return the newest existing checkpoint before `step` that the script wrote itself, as the
+    run's digests know it; None if there is none.
+    """
+    known = script_checkpoints(read_digests(run).states)
+    newest = newest_existing(known, _directory(manifest), step)
+    if newest is None:
+        return None
+    return HostCheckpoint(host=SCRIPT, step=newest.step, path=newest.path)
+
+
+def _directory(manifest: Manifest) -> Path:
+    """Return where the script was started."""
+    return Path(str(manifest.host.get("directory") or "."))
+
+
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
     """Return the newest checkpoint before a step that verifies and is trusted; 0 if there is
     none.
@@ -300,7 +334,7 @@ def _with_earlier_list(
     named = settings.get("skip_list")
     if not isinstance(named, str) or not named:
         return skip, []
-    earlier = Path(str(manifest.host.get("directory") or ".")) / named
+    earlier = _directory(manifest) / named
     if earlier.absolute() == path:
         return skip, []
     return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
@@ -317,11 +351,14 @@ def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> Checkp
 
 
 def _command(
-    run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]
+    run: Path,
+    manifest: Manifest,
+    skip_list: Path | None,
+    changed: Mapping[str, Any],
+    host: HostCheckpoint | None,
 ) -> tuple[str, ...]:
     if not is_built_in(manifest):
-        launcher = manifest.host.get("launcher")
-        return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
+        return _script_command(run, manifest, host)
     flags = [
         word for name, value in changed.items() if name != "data" for word in _flag(name, value)
     ]
@@ -345,6 +382,22 @@ def _command(
     )
 
 
+def _script_command(run: Path, manifest: Manifest, host: HostCheckpoint | None) -> tuple[str, ...]:
+    """Return the command that the script was started with; it resumes from its own checkpoint if
+    the run knows how.
+    """
+    launcher = manifest.host.get("launcher")
+    words = launcher if isinstance(launcher, list) and launcher else manifest.command
+    if host is None or host.host != SCRIPT:
+        return tuple(words)
+    known = script_checkpoints(read_digests(run).states)
+    directory = _directory(manifest)
+    newest = newest_existing(known, directory, host.step + 1)
+    if newest is None:
+        return tuple(words)
+    return tuple(resumed_command(words, newest, known, directory) or words)
+
+
 def _flag(name: str, value: Any) -> list[str]:
     """Return a setting as a flag of `sonde train`."""
     flag = f"--{name.replace('_', '-')}"
@@ -359,17 +412,14 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def _command_notes(run: Path, manifest: Manifest, host: HostCheckpoint | None) -> list[str]:
+    if host is not None and host.host == SCRIPT:
+        return [f"{host.way_on}, and {_SAMPLES}"]
     if host is not None:
         return [f"resume with {host.way_on}; the callback skips what the skip list names"]
     if is_built_in(manifest):
         return []
     if RunLayout(run).kept_states.is_dir():
-        return [
-            (
-                "the script must call recorder.restore(), and take its samples from"
-                " sonde.without(dataset, run) (docs/any-loop.md)"
-            )
-        ]
+        return [f"the script must call recorder.restore(), and {_SAMPLES}"]
     return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
 
 

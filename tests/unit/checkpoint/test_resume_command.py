@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sonde.checkpoint.digest_log import StateDigest
-from sonde.checkpoint.resume_command import resumed_command, script_checkpoints
+from sonde.checkpoint.resume_command import newest_existing, resumed_command, script_checkpoints
 
 HERE = Path("/work/project")
 
@@ -47,3 +47,13 @@ def test_the_words_of_the_script_are_added_to_a_command_that_did_not_resume() ->
 def test_without_either_it_is_not_known_how_the_script_resumes() -> None:
     known = script_checkpoints([saved(20, "out/20")])
     assert resumed_command(["python", "train.py"], known[0], known, HERE) is None
+
+
+def test_the_newest_checkpoint_is_one_that_is_still_there(tmp_path: Path) -> None:
+    known = script_checkpoints([saved(10, "a.pt"), saved(20, "b.pt"), saved(30, "c.pt")])
+    (tmp_path / "a.pt").touch()
+    (tmp_path / "c.pt").touch()
+    newest = newest_existing(known, tmp_path, before=30)
+    assert newest is not None
+    assert newest.path == "a.pt"
+    assert newest_existing(known, tmp_path, before=10) is None
