@@ -47,7 +47,6 @@ from sonde.records.manifest import (
     absolute_place,
     checkpoint_place,
     new_run_id,
-    place_given,
     read_manifest,
     write_manifest,
 )
@@ -170,7 +169,7 @@ class Run:
             hint="check the path and your permissions",
         ):
             disk.make_directories(self.layout.root, mode=0o777 if shared else 0o700)
-        outside = place_given() if checkpoints is None else absolute_place(checkpoints)
+        outside = None if checkpoints is None else absolute_place(checkpoints)
         self.checkpoint_place = checkpoint_place(self.layout.root, outside, to_change=True)
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)

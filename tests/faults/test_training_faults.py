@@ -27,7 +27,6 @@ from sonde.data.skip_list import SkipList
 from sonde.data.token_file import read_sidecar, stamp_file, write_sidecar
 from sonde.errors import RunError, SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
-from sonde.records.manifest import checkpoints_at
 from sonde.run import Run
 from sonde.train.stopping import StopWhen
 
@@ -157,8 +156,8 @@ def test_what_changes_checkpoints_outside_of_the_run_must_be_told_where(
     assert CheckpointFolder(scratch).steps() == saved
     assert run(["checkpoints", str(directory), "--prune", "1", "--checkpoints", str(scratch)]) == 0
     assert CheckpointFolder(scratch).steps() == [6]
-    with checkpoints_at(scratch):
-        assert apply_rollback(plan_way_back(directory, 5, SkipList(), "a test")) is not None
+    plan = plan_way_back(directory, 5, SkipList(), "a test", checkpoints=str(scratch))
+    assert apply_rollback(plan) is not None
     assert CheckpointFolder(scratch).steps() == []
 
 

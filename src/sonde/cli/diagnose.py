@@ -35,7 +35,6 @@ from sonde.forensics.verdict import (
     write_verdict,
 )
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoints_at
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
 from sonde.report import wording
 from sonde.report.marks import superseded
@@ -85,7 +84,12 @@ def diagnose(
     if not in_question:
         _tell_no_event(run, json=json)
         return
-    options = ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe)
+    options = ReplayOptions(
+        data=moved.data,
+        checkpoints=moved.checkpoints,
+        recipe=recipe,
+        trust_recipe=trust_recipe,
+    )
     started = command_of(run, command, script, options, in_question[0])
     if started is not None:
         verdict = _diagnosed_by_script(run, step, started)
@@ -93,8 +97,7 @@ def diagnose(
         needs("sonde diagnose", "torch")
         from sonde.forensics.diagnose import diagnose as find
 
-        with checkpoints_at(moved.checkpoints):
-            verdict = find(run, step, options=options)
+        verdict = find(run, step, options=options)
         write_verdict(run, verdict)
     path = RunLayout(run).verdict(verdict.step)
     holds = read_verdict(run, verdict.step)
@@ -287,9 +290,8 @@ def rollback(
         started = command_of(run, command, script, ReplayOptions(), step)
         assert started is not None
         _diagnosed_by_script(run, step, started)
-    with checkpoints_at(moved.checkpoints):
-        plan = plan_rollback(run, step, worst=worst, data=moved.data)
-        aside = apply_rollback(plan) if apply else None
+    plan = plan_rollback(run, step, worst=worst, data=moved.data, checkpoints=moved.checkpoints)
+    aside = apply_rollback(plan) if apply else None
     skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.entries}
     plan_fields = picked(
         plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command"

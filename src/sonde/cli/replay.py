@@ -22,7 +22,7 @@ from sonde.cli.flags import Script, command_of
 from sonde.cli.terminal import needs, number_text, print_rows, tell
 from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
-from sonde.records.manifest import checkpoints_at, read_manifest
+from sonde.records.manifest import read_manifest
 from sonde.records.replay_order import (
     ReplayOptions,
     ReplayOrder,
@@ -51,7 +51,6 @@ def replay(
     step: int,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
     script: Script = Script(),
-    checkpoints: str | None = None,
     dump: bool = False,
     json: bool = False,
 ) -> int:
@@ -70,8 +69,6 @@ def replay(
         The command that runs your training script, after `--`.
     step
         The update to replay; 1 is the first.
-    checkpoints
-        Folder or URL of the checkpoints, if they are not where the run recorded them.
     dump
         Dump every input, output and gradient of the step to RUN/probe/replay-STEP.
     json
@@ -95,7 +92,7 @@ def replay(
         launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size))
         started = [sys.executable, "-m", *launcher, "-m", "sonde", *sys.argv[1:]], None
     if started is None:
-        report = _on_this_rank(run, step, changes, checkpoints, dump=dump)
+        report = _on_this_rank(run, step, changes, dump=dump)
     else:
         from sonde.forensics.replay import ReplayReport
 
@@ -109,7 +106,7 @@ def replay(
 
 
 def _on_this_rank(
-    run: Path, step: int, changes: ReplayOptions, checkpoints: str | None, *, dump: bool
+    run: Path, step: int, changes: ReplayOptions, *, dump: bool
 ) -> "ReplayReport | None":
     """Replay in this process. Returns the result only if it is for this process to show."""
     from sonde import ranks
@@ -118,8 +115,7 @@ def _on_this_rank(
     order = order_of_process()
     try:
         with ranks.process_group(timeout_seconds=_TIMEOUT_SECONDS), ranks.missing_ranks_named():
-            with checkpoints_at(checkpoints):
-                report = replay_step(run, step, changes, dump=dump)
+            report = replay_step(run, step, changes, dump=dump)
             is_first = ranks.rank() == 0
     except SondeError as error:
         if order is None:

@@ -29,7 +29,6 @@ from sonde.heal.decision import ENDED, Heal
 from sonde.models.settings import TransformerShape
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoints_at
 from sonde.train.schedule import Schedule
 from sonde.train.settings import FIXED, RecipeSettings, read_toml, settings_from, settings_of_run
 from sonde.train.stopping import StopWhen
@@ -212,18 +211,18 @@ def train(
         return 1  # rank 0 reports the same error
     from sonde.train.session import dry_run_facts, train_run
 
-    with checkpoints_at(start.checkpoints):
-        if dry_run:
-            _print_facts(settings, dry_run_facts(settings, run))
-            return 0
-        heal = _heal(start.heal, healing or {})
-        if heal is None:
-            train_run(settings, run, start_over=start.start_over)
-            return 0
-        from sonde.heal.supervisor import train_healing
+    place = start.checkpoints
+    if dry_run:
+        _print_facts(settings, dry_run_facts(settings, run, place))
+        return 0
+    heal = _heal(start.heal, healing or {})
+    if heal is None:
+        train_run(settings, run, start_over=start.start_over, checkpoints=place)
+        return 0
+    from sonde.heal.supervisor import train_healing
 
-        reason = train_healing(settings, run, heal, start_over=start.start_over)
-        return 1 if reason.startswith(ENDED) else 0
+    reason = train_healing(settings, run, heal, start_over=start.start_over, checkpoints=place)
+    return 1 if reason.startswith(ENDED) else 0
 
 
 def _heal(times: int | None, flags: Mapping[str, Any]) -> Heal | None:

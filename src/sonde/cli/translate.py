@@ -19,7 +19,6 @@ from sonde.cli.flags import Moved
 from sonde.cli.terminal import data_output, needs, picked, write_json
 from sonde.errors import SettingError
 from sonde.records.files import explained
-from sonde.records.manifest import checkpoints_at
 
 if TYPE_CHECKING:
     from sonde.generate.sampling import Sampling
@@ -183,8 +182,8 @@ def opened(run: Path, moved: Moved, checkpoint: Path | None) -> "Translator":
     from sonde.train.translation import open_translator
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    with checkpoints_at(moved.checkpoints):
-        return open_translator(run, data=moved.data, checkpoint=checkpoint, device=device)
+    place = checkpoint or moved.checkpoints
+    return open_translator(run, data=moved.data, checkpoint=place, device=device)
 
 
 def read_lines(path: Path) -> list[str]:

@@ -38,7 +38,7 @@ from sonde.forensics.verdict import (
 from sonde.records.journal import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
-from sonde.records.manifest import Manifest, checkpoint_place, place_given, read_manifest
+from sonde.records.manifest import Manifest, absolute_place, checkpoint_place, read_manifest
 from sonde.spikes.spike_log import read_spikes, samples_of_step, skip_samples
 from sonde.train.settings import FIXED, is_built_in
 
@@ -89,6 +89,8 @@ class RollbackPlan:
 
     run: Path
     """The run directory."""
+    place: str | None
+    """Where the checkpoints are, if not where the run says: a folder or a URL."""
     step: int
     """The step that the rollback was requested for."""
     first_step: int
@@ -112,9 +114,14 @@ class RollbackPlan:
 
 
 def plan_rollback(
-    run: Path, step: int, *, worst: int | None = None, data: Path | None = None
+    run: Path,
+    step: int,
+    *,
+    worst: int | None = None,
+    data: Path | None = None,
+    checkpoints: str | None = None,
 ) -> RollbackPlan:
-    """Plan how to get past a step. `data` is the current location of the run's data, if it was
+    """Plan how to get past a step. `data` and `checkpoints` are where these are now, if they were
     moved.
 
     The skipped samples are those that the verdict names with enough confidence, or the `worst` few
@@ -125,7 +132,8 @@ def plan_rollback(
     first_step = _first_step(run, step, verdict)
     skip, reason = _samples(run, step, verdict, worst)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
-    plan = plan_way_back(run, first_step if bad is None else min(first_step, bad), skip, reason)
+    before = first_step if bad is None else min(first_step, bad)
+    plan = plan_way_back(run, before, skip, reason, checkpoints=checkpoints)
     changed, set_back = _settings(
         run, manifest, plan.checkpoint, None if worst is not None else verdict
     )
@@ -135,23 +143,20 @@ def plan_rollback(
         plan,
         step=step,
         first_step=first_step,
-        command=_command(
-            run,
-            manifest,
-            plan.skip_list if len(plan.skip) or plan.skip_list.exists() else None,
-            changed,
-            plan.host,
-        ),
+        command=_command(plan, manifest, changed),
         notes=(*plan.notes, *set_back, *_command_notes(run, manifest, plan.host)),
     )
 
 
-def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> RollbackPlan:
+def plan_way_back(
+    run: Path, before: int, skip: SkipList, reason: str, *, checkpoints: str | None = None
+) -> RollbackPlan:
     """Plan a rollback to the newest good state before a step, skipping these samples from there on.
-    The plan has no command.
+    `checkpoints` is where they are, if not where the run says. The plan has no command.
     """
     manifest = read_manifest(run)
-    folder = _folder(run, manifest)
+    place = None if checkpoints is None else absolute_place(checkpoints)
+    folder = _folder(run, manifest, place)
     host = newest_of_host(run, before)
     checkpoint = 0
     notes: list[str] = []
@@ -166,6 +171,7 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
     return RollbackPlan(
         run=run,
+        place=place,
         step=before,
         first_step=before,
         checkpoint=checkpoint,
@@ -188,7 +194,8 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
     with ExitStack() as held:
         if not is_ours:
             held.callback(RunLock(RunLayout(plan.run).lock).release)
-        folder = _folder(plan.run, read_manifest(plan.run), to_change=not is_ours)
+        manifest = read_manifest(plan.run)
+        folder = _folder(plan.run, manifest, plan.place, to_change=not is_ours)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
         aside = folder.set_aside(plan.set_aside) if plan.set_aside else None
@@ -340,34 +347,34 @@ def _with_earlier_list(
     return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
 
 
-def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> CheckpointFolder:
+def _folder(
+    run: Path, manifest: Manifest, place: str | None, *, to_change: bool = False
+) -> CheckpointFolder:
     """Return the folder of states that the run resumes from: its checkpoints, or those kept by a
     recorder.
     """
     kept = CheckpointFolder(RunLayout(run).kept_states, run_id=manifest.run_id)
     if kept.steps():
         return kept
-    return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=manifest.run_id)
+    found = checkpoint_place(run, place, to_change=to_change)
+    return CheckpointFolder(found, run_id=manifest.run_id)
 
 
-def _command(
-    run: Path,
-    manifest: Manifest,
-    skip_list: Path | None,
-    changed: Mapping[str, Any],
-    host: HostCheckpoint | None,
-) -> tuple[str, ...]:
+def _command(plan: RollbackPlan, manifest: Manifest, changed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command that resumes training, with the settings that are changed."""
     if not is_built_in(manifest):
-        return _script_command(run, manifest, host)
+        return _script_command(plan.run, manifest, plan.host)
     flags = [
         word for name, value in changed.items() if name != "data" for word in _flag(name, value)
     ]
-    flags += [] if skip_list is None else ["--skip-list", str(skip_list)]
-    place = place_given() or manifest.checkpoints
-    flags += [] if place is None else ["--checkpoints", place]
+    if len(plan.skip) or plan.skip_list.exists():
+        flags += ["--skip-list", str(plan.skip_list)]
+    place = plan.place or manifest.checkpoints
+    if place is not None:
+        flags += ["--checkpoints", place]
     where = [str(changed["data"])] if "data" in changed else []
     if manifest.world_size == 1:
-        return ("sonde", "train", *where, "--run", str(run), *flags)
+        return ("sonde", "train", *where, "--run", str(plan.run), *flags)
     return (
         *(
             "torchrun",
@@ -378,7 +385,7 @@ def _command(
             "sonde",
             "train",
         ),
-        *(*where, "--run-dir", str(run), *flags),
+        *(*where, "--run-dir", str(plan.run), *flags),
     )
 
 

@@ -74,7 +74,7 @@ def trainer_seams(
     )
     pieces = pieces._replace(settings=replace(pieces.settings, update_freq=update_freq))
     updater = TrainerUpdater(pieces, records)
-    store = CheckpointStore(checkpoint_place(run))
+    store = CheckpointStore(checkpoint_place(run, options.checkpoints))
     state = TrainerState(model, pieces.optimizer, {"scale": updater.own_step.scale})
     batches = LoaderBatches(pieces, store, read_skip_history(run))
     return Seams(states=CheckpointStates(store, state, model), batches=batches, updater=updater)

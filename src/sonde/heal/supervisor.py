@@ -89,11 +89,19 @@ class Continuation:
     """If set, training does not continue; this is why."""
 
 
-def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> Continuation:
+def mend(
+    run: Path,
+    heal: Heal,
+    *,
+    is_ours: bool = False,
+    can_skip: bool = True,
+    checkpoints: str | None = None,
+) -> Continuation:
     """Carry out pending healing of a run, if any, and return how training continues. No other
     process may have the run open.
 
     `is_ours`: this process has the run open. `can_skip`: the run's data can skip samples.
+    `checkpoints`: where they are, if not where the run says.
     """
     if not RunLayout(run).manifest.exists():
         return Continuation()
@@ -101,30 +109,33 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
     acts = history.acts
     pending = history.act
     if history.call is not None:
-        pending = find_act(run, history.call, heal, past=acts)
+        pending = find_act(run, history.call, heal, past=acts, checkpoints=checkpoints)
         if pending.skip and not can_skip:
             why = f"{pending.why}, and this data cannot leave them out"
             pending = replace(pending, kind="stop", skip={}, why=why)
         write_event(run, "act", act=pending)
         acts = (*acts, pending)
     if pending is None:
-        return _way_on(run, acts)
+        return _way_on(run, acts, checkpoints)
     if pending.kind == "stop":
         write_event(run, "done")
         return Continuation(stop=pending)
-    _go_back(run, pending, is_ours=is_ours)
+    _go_back(run, pending, is_ours=is_ours, checkpoints=checkpoints)
     write_event(run, "done")
-    return _way_on(run, acts)
+    return _way_on(run, acts, checkpoints)
 
 
-def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
+def _go_back(run: Path, act: Act, *, is_ours: bool, checkpoints: str | None) -> None:
     """Roll the run back and set its skip list, as the action says."""
     reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
     skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
-    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
+    plan = plan_way_back(run, act.checkpoint + 1, skip, reason, checkpoints=checkpoints)
+    apply_rollback(plan, is_ours=is_ours)
 
 
-def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
+def find_act(
+    run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...], checkpoints: str | None = None
+) -> Act:
     """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its
     verdict.
     """
@@ -133,14 +144,14 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     )
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
-    diagnose = heal.diagnose or partial(diagnose_beside, heal)
+    diagnose = heal.diagnose or partial(diagnose_beside, heal, checkpoints)
     verdict = diagnose(run, call.first_step)
     if decision.sure_cause(verdict) is None and call.step != call.first_step:
         later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
         verdict = later if decision.sure_cause(later) is not None else verdict
-    checkpoint = plan_way_back(
-        run, decision.back_before(verdict, call, past, heal), SkipList(), ""
-    ).checkpoint
+    before = decision.back_before(verdict, call, past, heal)
+    plan = plan_way_back(run, before, SkipList(), "", checkpoints=checkpoints)
+    checkpoint = plan.checkpoint
     rates = {number: record.lr for number, record in read_steps(run).by_number.items()}
     batch = SkipList()
     with suppress(SettingError):  # it was not recorded
@@ -154,11 +165,13 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     return decision.decide(verdict, call, scene, past, heal)
 
 
-def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
+def diagnose_beside(heal: Heal, checkpoints: str | None, run: Path, step: int) -> Verdict | None:
     """Diagnose in a separate process, so that its memory, threads and crashes do not affect this
     one.
     """
     command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
+    if checkpoints is not None:
+        command += ["--checkpoints", checkpoints]
     if read_manifest(run).recipe:
         command.append("--trust-recipe")
     ours = {
@@ -184,7 +197,7 @@ def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
     return None
 
 
-def _way_on(run: Path, acts: tuple[Act, ...]) -> Continuation:
+def _way_on(run: Path, acts: tuple[Act, ...], checkpoints: str | None) -> Continuation:
     """Derive the settings from all past actions, no matter how often the run was restarted
     since.
     """
@@ -199,7 +212,7 @@ def _way_on(run: Path, acts: tuple[Act, ...]) -> Continuation:
     at_start = (
         bool(went_back)
         and went_back[-1].checkpoint == 0
-        and not CheckpointFolder(checkpoint_place(run)).steps()
+        and not CheckpointFolder(checkpoint_place(run, checkpoints)).steps()
     )
     return Continuation(settings=settings, start_over=at_start)
 
@@ -299,9 +312,10 @@ def train_healing(
     *,
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
+    checkpoints: str | None = None,
 ) -> str:
     """Train a run to its end, healing it on the way, and return why it stopped. Under torchrun,
-    call this on every rank.
+    call this on every rank. `checkpoints` is a folder or URL for them, if they are not in the run.
     """
 
     def start(way: Continuation, watch: HealCallback) -> str:
@@ -310,10 +324,11 @@ def train_healing(
             directory,
             callbacks=[*callbacks, watch],
             start_over=start_over or way.start_over,
+            checkpoints=checkpoints,
         )
 
     with process_group(timeout_seconds=settings.timeout_seconds):
-        return keep_training(start, directory, heal)
+        return keep_training(start, directory, heal, checkpoints=checkpoints)
 
 
 def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool], str]) -> str:
@@ -332,7 +347,14 @@ def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool
         return start(watch, way.start_over)
 
     can_skip = hasattr(trainer.data, "leave_out")
-    return keep_training(go_on, trainer.run.directory, heal, is_ours=True, can_skip=can_skip)
+    return keep_training(
+        go_on,
+        trainer.run.directory,
+        heal,
+        is_ours=True,
+        can_skip=can_skip,
+        checkpoints=str(trainer.run.checkpoint_place),
+    )
 
 
 def _apply(
@@ -360,18 +382,24 @@ def keep_training(
     *,
     is_ours: bool = False,
     can_skip: bool = True,
+    checkpoints: str | None = None,
 ) -> str:
     """Train with healing in your own loop. `start` builds everything, opens the run in `directory`,
     trains, and closes the run.
 
     `start` receives how to continue and a callback to train with, and returns why it stopped.
     `is_ours`: the run stays open throughout. `can_skip`: the data can skip samples; otherwise an
-    anomaly that requires skipping ends the run.
+    anomaly that requires skipping ends the run. `checkpoints`: where they are, if not where the run
+    says.
     """
     run = Path(directory)
+
+    def mended() -> dict[str, Any]:
+        way = mend(run, heal, is_ours=is_ours, can_skip=can_skip, checkpoints=checkpoints)
+        return asdict(way)
+
     while True:
-        found = found_by_rank_0(lambda: asdict(mend(run, heal, is_ours=is_ours, can_skip=can_skip)))
-        way = msgspec.convert(found, Continuation)
+        way = msgspec.convert(found_by_rank_0(mended), Continuation)
         if way.stop is not None:
             if ranks.rank() == 0:
                 _warn(describe_action(way.stop))
@@ -379,17 +407,20 @@ def keep_training(
         watch = HealCallback(heal)
         reason = start(way, watch)
         if heal.dry_run:
-            found_by_rank_0(partial(_tell_what_would_be, run, watch, heal))
+            found_by_rank_0(partial(_tell_what_would_be, run, watch, heal, checkpoints))
         if heal.dry_run or not watch.calls:
             return reason
         if ranks.rank() == 0:
             write_event(run, "called", call=watch.calls[-1])
 
 
-def _tell_what_would_be(run: Path, watch: HealCallback, heal: Heal) -> None:
+def _tell_what_would_be(
+    run: Path, watch: HealCallback, heal: Heal, checkpoints: str | None
+) -> None:
     """After a dry run, report what each anomaly would have led to."""
     for call in watch.calls:
-        act = find_act(run, call, heal, past=read_history(run).would)
+        past = read_history(run).would
+        act = find_act(run, call, heal, past=past, checkpoints=checkpoints)
         write_event(run, "would", act=act)
         _warn(describe_action(act, would=True))
 

@@ -50,7 +50,7 @@ class Healing:
         self.call: Call | None = None
         """The anomaly reported at the current update, if any."""
         if run.rank == 0 and not run.is_replay:
-            mend(run.layout.root, self._heal, is_ours=True)
+            self._mend()
         self.left_out: frozenset[tuple[str, int]] = frozenset()
         """The samples that are left out, by dataset."""
         self._read_skip_list()
@@ -75,7 +75,7 @@ class Healing:
         found = None
         if self._run.rank == 0 and call is not None:
             write_event(self._run.layout.root, "called", call=call)
-            mend(self._run.layout.root, self._heal, is_ours=True)
+            self._mend()
             found = asdict(read_history(self._run.layout.root).acts[-1])
         act = msgspec.convert(ranks.gather(found)[0], Act)
         if act.kind == "stop":
@@ -87,6 +87,10 @@ class Healing:
         self._read_skip_list()
         _logger.warning("%s", " ".join(describe_action(act)))
         return act
+
+    def _mend(self) -> None:
+        run = self._run
+        mend(run.layout.root, self._heal, is_ours=True, checkpoints=str(run.checkpoint_place))
 
     def kept(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield batches without the rows that are left out; batches with no rows left on some rank

@@ -5,9 +5,9 @@ The format is docs/formats/manifest.md. Every version ever written can be read: 
 kept in `other`, missing ones get their defaults.
 
 Checkpoints may be outside the run, on a scratch disk or in a bucket. The manifest says where
-(`checkpoints`), and readers use that; `checkpoints_at` overrides it if they have moved. Code that
-writes, moves or removes checkpoints there must be given the place explicitly (`to_change`), because
-a manifest may come from someone else.
+(`checkpoints`), and readers use that unless they are given another place. Code that writes, moves
+or removes checkpoints there must be given the place (`to_change`), because a manifest may come from
+someone else.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -87,9 +87,6 @@ class Manifest:
 
 _KNOWN: Final = frozenset(field.name for field in dataclasses.fields(Manifest)) - {"other"}
 _WRITTEN: Final = _KNOWN | {"format", "version", "_crc"}
-
-_moved_to: Final[list[str]] = []
-"""Places of checkpoints set by the enclosing `checkpoints_at` blocks; the innermost is last."""
 
 
 def new_run_id() -> str:
@@ -168,26 +165,6 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
     return text if "://" in text else os.path.abspath(text)
 
 
-@contextlib.contextmanager
-def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None
-    changes nothing.
-    """
-    if place is None:
-        yield
-        return
-    _moved_to.append(absolute_place(place))
-    try:
-        yield
-    finally:
-        _moved_to.pop()
-
-
-def place_given() -> str | None:
-    """Return the place set by the innermost `checkpoints_at`; None outside of one."""
-    return _moved_to[-1] if _moved_to else None
-
-
 def checkpoint_place(
     root: str | os.PathLike[str],
     given: str | os.PathLike[str] | None = None,
@@ -196,11 +173,11 @@ def checkpoint_place(
 ) -> Path | str:
     """Return where the checkpoints of the run directory `root` are: a folder or a URL.
 
-    It is the place `given`, or that of an enclosing `checkpoints_at`, or the one in the manifest. A
-    manifest may come from anyone. So an address that only the manifest names is not contacted, and
-    with `to_change`, to write or remove there, no place outside the run is taken from it.
+    It is the place `given`, or else the one in the manifest. A manifest may come from anyone. So an
+    address that only the manifest names is not contacted, and with `to_change`, to write or remove
+    there, no place outside the run is taken from it.
     """
-    place = place_given() if given is None else absolute_place(given)
+    place = None if given is None else absolute_place(given)
     if place is None:
         # If the manifest cannot be read, what is inside the run can still be shown.
         with contextlib.suppress(RunNotFound if to_change else SondeError):

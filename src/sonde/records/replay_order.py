@@ -72,6 +72,8 @@ class ReplayOptions:
     """Import and call the recipe named in the run's manifest."""
     data: Path | None = None
     """Current location of the data directory, if it has moved."""
+    checkpoints: str | None = None
+    """Folder or URL of the checkpoints, if they are not where the run recorded them."""
 
     def __post_init__(self) -> None:
         _ = self.dropped  # raises if one names no sample

@@ -37,9 +37,10 @@ def train_run(
     *,
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
+    checkpoints: str | None = None,
 ) -> str:
     """Train or resume the run in a directory and return why it stopped. Under torchrun, every rank
-    calls it.
+    calls it. `checkpoints` is a folder or URL for them, if they are not in the run.
 
     Raises if the run's checkpoints are missing or damaged, unless `start_over` is true.
     """
@@ -59,6 +60,7 @@ def train_run(
             data=data,
             rank=ranks.rank(),
             world_size=ranks.world_size(),
+            checkpoints=checkpoints,
         )
         with run, ranks.missing_ranks_named():
             trainer = pieces.trainer(run)
@@ -91,12 +93,14 @@ def _say(logger: Logger, settings: RecipeSettings, text: str) -> None:
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -> dict[str, str]:
+def dry_run_facts(
+    settings: RecipeSettings, directory: str | os.PathLike[str], checkpoints: str | None = None
+) -> dict[str, str]:
     """Describe what a start would do beyond its settings. Nothing is written."""
     pieces = build(settings)
     data = fingerprints(pieces.directory)
     _check_same_data(Path(directory), data)
-    folder = CheckpointFolder(checkpoint_place(directory))
+    folder = CheckpointFolder(checkpoint_place(directory, checkpoints))
     step, rejected = folder.newest()
     num_updates = -(-len(pieces.data) // settings.update_freq)
     facts = {
