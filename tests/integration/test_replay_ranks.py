@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sonde import ranks
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay
-from sonde.forensics.trainer_seams import _refuse_wrapped
+from sonde.forensics.trainer_seams import refuse_wrapped
 from sonde.records.journal import read_steps
 from sonde.records.replay_order import ReplayOptions
 from sonde.run import Run
@@ -137,7 +137,7 @@ def test_the_command_starts_as_many_ranks_as_the_run_had(tmp_path: Path) -> None
 def test_a_wrapped_model_is_refused() -> None:
     def work(_: int) -> str:
         with pytest.raises(SettingError, match="DistributedDataParallel cannot be replayed"):
-            _refuse_wrapped(DistributedDataParallel(nn.Linear(2, 2)))
+            refuse_wrapped(DistributedDataParallel(nn.Linear(2, 2)))
         return "refused"
 
     assert run_ranks(1, work) == ["refused"]

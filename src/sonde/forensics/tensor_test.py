@@ -134,7 +134,7 @@ def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
         fallen=fallen_moments(then, now, adam, after - before) if adam else [],
         num_moments=sum("exp_avg_sq" in state for state in then.values()),
         steps=lost_steps(then, now),
-        stale=_stale(lab, before, after),
+        stale=stale_checkpoint(lab, before, after),
         is_before_good=not (adam and outlying_moments(then, adam)),
     )
     lab.note(
@@ -154,7 +154,7 @@ def older_checkpoints(lab: Laboratory, before: int) -> list[int]:
     return [older[-back] for back in _OLDER if back <= len(older)]
 
 
-def _stale(lab: Laboratory, before: int, after: int) -> int | None:
+def stale_checkpoint(lab: Laboratory, before: int, after: int) -> int | None:
     """Return the older checkpoint that the weights were restored from, or None."""
     old = lab.checkpoint(before)["model"]
     new = lab.checkpoint(after)["model"]

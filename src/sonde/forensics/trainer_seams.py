@@ -66,7 +66,7 @@ def trainer_seams(
     pieces = build_pieces(manifest, options)
     model = pieces.task.model
     trained_on = manifest.world_size
-    _refuse_wrapped(model)
+    refuse_wrapped(model)
     check_parameters(model, pieces.optimizer)
     model.train()
     update_freq = _update_freq(
@@ -216,7 +216,8 @@ def _sample_losses(output: StepOutput) -> list[SampleLoss]:
     ]
 
 
-def _refuse_wrapped(model: torch.nn.Module) -> None:
+def refuse_wrapped(model: torch.nn.Module) -> None:
+    """Raise if a recipe's model is wrapped for several ranks."""
     if isinstance(model, (FSDPModule, DistributedDataParallel)):
         raise SettingError(
             f"a model in {type(model).__name__} cannot be replayed",

@@ -25,14 +25,20 @@ from sonde.forensics.causes import (
     rules,
 )
 from sonde.forensics.causes.cause_rule import CauseFinding
-from sonde.forensics.causes.mismatched_pair import PairTest, _mixed
+from sonde.forensics.causes.mismatched_pair import PairTest, sources_mixed
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay
 from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Losses, Row, SampleLoss
-from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
+from sonde.forensics.tensor_test import (
+    AdamSettings,
+    TensorTest,
+    fallen_moments,
+    lost_steps,
+    stale_checkpoint,
+)
 from sonde.forensics.verdict import Suspect
 from sonde.records.journal import StepRecord
 from sonde.run import Run
@@ -172,7 +178,7 @@ def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
 
     lab: Any = SimpleNamespace(replay=SimpleNamespace(loss=losses))
     corpus: Any = SimpleNamespace(batch=lambda chosen: chosen)
-    mixed = _mixed(lab, corpus, rows, rows[:2], usual=2.0)
+    mixed = sources_mixed(lab, corpus, rows, rows[:2], usual=2.0)
     assert "target of sample 1" in mixed["train", 0]
     assert "target of sample 0" in mixed["train", 1]
 
@@ -337,8 +343,8 @@ def test_defect_10_lost_moments_and_earlier_weights_are_found() -> None:
         ),
         checkpoint=lambda step: {"model": {"w": torch.full((4,), weights[step])}},
     )
-    assert _stale(lab, 60, 80) == 20
-    assert _stale(lab, 40, 60) is None
+    assert stale_checkpoint(lab, 60, 80) == 20
+    assert stale_checkpoint(lab, 40, 60) is None
 
 
 def test_defect_11_a_long_phrase_is_a_repetition_and_other_punctuation_is_no_noise() -> None:

@@ -179,7 +179,7 @@ def compare_pairs(evidence: Evidence) -> PairTest | None:
     # a source can only belong to a target that its own source does not help
     if test.is_telling and len(unhelped) > 1:
         tried = unhelped[:_MAX_TRIED]
-        test = test._replace(mixed=_mixed(lab, corpus, unhelped, tried, test.usual.median))
+        test = test._replace(mixed=sources_mixed(lab, corpus, unhelped, tried, test.usual.median))
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",
@@ -247,9 +247,12 @@ def _helps(lab: Laboratory, corpus: RunTexts, rows: Sequence[Row]) -> _Help:
     return _Help(helps, after)
 
 
-def _mixed(
+def sources_mixed(
     lab: Laboratory, corpus: RunTexts, rows: Sequence[Row], tried: Sequence[Row], usual: float
 ) -> dict[Name, str]:
+    """Return what is said of each row that is tried whose source fits the target of another row:
+    its loss falls there by a good part of the `usual` one.
+    """
     own = _losses(lab, corpus, rows)
     found = {}
     for row in tried:
