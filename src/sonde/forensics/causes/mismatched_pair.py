@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from sonde.data.skip_list import sample_name
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.causes.text_kind import chance, describe_suspects
 from sonde.forensics.evidence import Evidence
@@ -265,8 +266,8 @@ def sources_mixed(
         gain, name, loss = max(gains)
         if gain > _BELONGS * usual:
             found[row.name] = (
-                f"the source of sample {row.name[1]} fits the target of sample {name[1]}:"
-                f" {loss:.2f} after it, {loss + gain:.2f} after its own"
+                f"the source of sample {sample_name(*row.name)} fits the target of sample"
+                f" {sample_name(*name)}: {loss:.2f} after it, {loss + gain:.2f} after its own"
             )
     return found
 

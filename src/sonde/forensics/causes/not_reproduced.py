@@ -5,6 +5,7 @@ non-deterministic.
 import math
 from typing import Final
 
+from sonde.data.skip_list import sample_name
 from sonde.forensics.causes import data_order, optimizer_state, stale_weights
 from sonde.forensics.causes.cause_rule import CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
@@ -70,7 +71,8 @@ def _differing(evidence: Evidence) -> tuple[int | None, str]:
         if before is not None and loss is not None:
             far = abs(before - loss) if math.isfinite(before) else math.inf
             sentence = (
-                f"the loss of sample {seen.row.name[1]} was {before:.4g} then and is {loss:.4g} now"
+                f"the loss of sample {sample_name(*seen.row.name)} was {before:.4g} then and is"
+                f" {loss:.4g} now"
             )
             found.append((far, seen.rank, sentence))
     if not found:

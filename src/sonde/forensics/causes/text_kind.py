@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from sonde.data.skip_list import sample_name
 from sonde.forensics.causes.cause_rule import LOOK_AT_SAMPLES, SKIP, CauseFinding, CauseRule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import OF_LENGTH
@@ -279,8 +280,9 @@ def describe_suspects(evidence: Evidence, suspects: list[SeenSample]) -> str:
         else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
     )
     return (
-        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a"
-        f" loss of {shown}, {worst.z:+.1f} deviations from samples of its length{bits}"
+        f"{len(suspects)} of {len(evidence.samples)} samples; the worst,"
+        f" {sample_name(*worst.row.name)}, has a loss of {shown}, {worst.z:+.1f} deviations from"
+        f" samples of its length{bits}"
     )
 
 
