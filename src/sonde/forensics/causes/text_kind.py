@@ -277,7 +277,7 @@ def describe_suspects(evidence: Evidence, suspects: list[SeenSample]) -> str:
     bits = (
         ""
         if math.isnan(worst.bits)
-        else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
+        else f", {worst.bits:.2g} bits per character to the model ({worst.bits_z:+.1f} deviations)"
     )
     return (
         f"{len(suspects)} of {len(evidence.samples)} samples; the worst,"
