@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sonde.recorder.memory import bytes_of
+
 
 class ActivationsDroppedError(RuntimeError):
     """A backward pass was begun, but nothing was saved for it."""
@@ -28,7 +30,7 @@ class DroppedActivations:
         """Whether something that was dropped was asked for."""
         self.num_bytes = 0
         """How much would have been saved, at most: what is saved twice counts twice."""
-        self._weights = {weight.data_ptr() for weight in weights}
+        self._weights = {weight.data_ptr() for weight in weights if bytes_of(weight)}
         hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
         self._hooks = hooks(self._drop, self._give_back)
 
@@ -40,8 +42,9 @@ class DroppedActivations:
         self._hooks.__exit__(*raised)
 
     def _drop(self, tensor: Tensor) -> None:
-        if tensor.data_ptr() not in self._weights:
-            self.num_bytes += tensor.nbytes
+        size = bytes_of(tensor)
+        if size and tensor.data_ptr() not in self._weights:
+            self.num_bytes += size
 
     def _give_back(self, nothing: None) -> Tensor:
         del nothing

@@ -25,7 +25,7 @@ from sonde.recorder.batch_file import BatchFile, batch_path, encode_update
 from sonde.recorder.budget import StatePlan
 from sonde.recorder.guard import PASSES, Guard
 from sonde.recorder.kept_folder import KeptFolder
-from sonde.recorder.memory import MemoryWatch, device_of
+from sonde.recorder.memory import MemoryWatch, bytes_of, device_of
 from sonde.recorder.moment import set_generators
 from sonde.recorder.state_schedule import StateSchedule
 from sonde.recorder.training import Training
@@ -263,7 +263,7 @@ class Keeper:
                 self.copies_batches = True
                 raise ValueError("its tensors were written over after the step")
             tensors = [tensor for micro in update.micro for tensor in micro.tensors]
-            self._bytes_each = sum(tensor.nbytes for tensor in tensors)
+            self._bytes_each = sum(map(bytes_of, tensors))
             before = file.num_bytes
             file.append(pieces)
             self._written_each = file.num_bytes - before

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sonde.errors import SondeError
 from sonde.records.files import open_regular
@@ -20,6 +20,13 @@ PROCESS_MEMORY: Final = "memory.process_gb"
 GPU_MEMORY: Final = "memory.gpu_gb"
 EVERY_SECONDS: Final = 5.0
 _STATM: Final = Path("/proc/self/statm")
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Return how many bytes the values of a tensor take. A sparse one does not count: what it holds
+    is little beside what its shape says.
+    """
+    return tensor.nbytes if tensor.layout is torch.strided else 0
 
 
 class MemoryWatch:

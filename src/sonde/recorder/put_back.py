@@ -30,6 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.overrides import TorchFunctionMode
 
 from sonde.recorder.accumulation import counts_batches, undo_counting
+from sonde.recorder.memory import bytes_of
 from sonde.recorder.reach import (
     MAX_ENTRIES,
     cells_of,
@@ -198,7 +199,7 @@ class Remembered:
             if isinstance(value, Tensor) and _is_weight(value):
                 weights.append(value)
                 self._remember_weight(value)
-            elif isinstance(value, Tensor) and value.nbytes >= _LARGE and _address(value):
+            elif isinstance(value, Tensor) and bytes_of(value) >= _LARGE and _address(value):
                 self.large.append(value)
             else:
                 self._remember(value)
@@ -220,7 +221,7 @@ class Remembered:
         """Remember the values of weights, up to a size."""
         left = _MAX_COPIED
         for weight in weights:
-            left -= weight.nbytes
+            left -= bytes_of(weight)
             if left >= 0:
                 self._remember_tensor(weight)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sonde.log.device import Copy
 from sonde.recorder.batch_tree import BatchTree, flatten, named_rows, num_rows, tokens_of
+from sonde.recorder.memory import bytes_of
 from sonde.recorder.moment import Moment
 from sonde.spikes.generator_digests import digest_of_state
 from sonde.spikes.held_values import version_of
@@ -122,7 +123,7 @@ class MicroBatch:
         """Return how many bytes it takes in memory: its tensors, and what of them the model was
         given on a device.
         """
-        own = sum(tensor.nbytes for tensor in self.tensors)
+        own = sum(map(bytes_of, self.tensors))
         is_moved = bool(self.forwards) and all(tensor.is_cpu for tensor in self.tensors)
         return 2 * own if is_moved and self.moment.device is not None else own
 
