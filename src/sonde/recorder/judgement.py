@@ -153,7 +153,7 @@ class Judgement:
         """Finish an update: write it down now, or when its loss has arrived."""
         update.is_over = True
         leaving = self._recent.append(update)
-        if leaving is not None:
+        if leaving is not None and leaving.rates != self._left_rates:
             self._note_leaving(leaving.rates)
         self._num_done += 1
         if self._num_done == _NUM_CALM:
@@ -165,10 +165,9 @@ class Judgement:
             self.quiet.tell_found()
 
     def _note_leaving(self, rates: Sequence[float]) -> None:
-        """Note the rates of a step that is held no longer."""
-        if rates != self._left_rates:  # they are mostly those of the step before
-            self._left_rates = rates
-            self._highest_rate = max(self._highest_rate, *rates, 0.0)
+        """Note the rates of a step that is held no longer, if they are others than before."""
+        self._left_rates = rates
+        self._highest_rate = max(self._highest_rate, *rates, 0.0)
 
     def flush(self) -> None:
         """Judge and write everything that is pending, and tell what was found on the way."""
