@@ -48,7 +48,7 @@ SYSTEM: Final = 5
 
 
 @cache
-def tokenizer(size: int = 420, seed: int = 41) -> Any:
+def tokenizer(size: int = 560, seed: int = 41) -> Any:
     """A byte-level BPE, trained on the guide."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -135,9 +135,8 @@ def fast_tokenizer() -> Any:
     """The tokenizer as Hugging Face's Trainer takes it."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer(), pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **special)
 
 
 def trainer_of(
