@@ -256,7 +256,7 @@ def speech(step: int, size: int = 16, *, longest: int = 6) -> Speech:
     clean = voices[padded(rows)]
     noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(step))
     return Speech(
-        clean + 0.35 * noise,
+        clean + 0.9 * noise,
         torch.tensor([len(row) for row in rows]),
         padded(said),
         torch.tensor([len(row) for row in said]),

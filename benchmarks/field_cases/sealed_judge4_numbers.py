@@ -181,6 +181,7 @@ def text_that_is_all_padding(job: Job) -> None:
     set_seed(415)
     texts = entries(2400)
     kinds = torch.tensor([("burned" in text) + 2 * ("sold" in text) for text in texts])
+    kinds[::9] = torch.randint(0, 3, kinds[::9].shape)
     rows = [encode(text)[:64] for text in texts]
     model = Reader()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
@@ -239,7 +240,7 @@ def entropy_with_moves_that_are_not_allowed(job: Job) -> None:
             legal[:, 0] = walks.at > 0
         with torch.no_grad():
             chance = masked(walks.at, legal).softmax(1)
-        move = torch.multinomial(chance, 1, generator=walks.generator).squeeze(1)
+        move = (torch.rand(64, generator=walks.generator) < chance[:, 1]).long()
         at, paid, after, _ = walks.step(move)
         good = paid + 0.3 * (after - at)
         batch = {"at": at, "legal": legal, "move": move, "good": good - good.mean()}
