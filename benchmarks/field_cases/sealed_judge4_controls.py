@@ -44,14 +44,15 @@ def gradients_of_a_noisy_policy(job: Job) -> None:
     """
     set_seed(431)
     policy = mlp(PLACES, 32, 2)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
     recorder = sonde.Recorder(job.run, policy, optimizer)
     walks = Corridors(16, 15)
 
     def train_step(batch: dict[str, Tensor]) -> Tensor:
         chance = policy(F.one_hot(batch["at"], PLACES).float()).log_softmax(1)
         taken = chance.gather(1, batch["move"].unsqueeze(1)).squeeze(1)
-        loss = -(taken * batch["paid"]).mean()
+        entropy = -(chance.exp() * chance).sum(1).mean()
+        loss = -(taken * batch["paid"]).mean() - 0.1 * entropy
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
@@ -64,6 +65,7 @@ def gradients_of_a_noisy_policy(job: Job) -> None:
         move = torch.multinomial(chance, 1, generator=walks.generator).squeeze(1)
         at, paid, after, _ = walks.step(move)
         batch = {"at": at, "move": move, "paid": 5 * paid + 0.3 * (after - at)}
+        batch["paid"] += torch.randn(16, generator=walks.generator)
         log(step, recorder.step(train_step, batch))
     recorder.close()
 
@@ -213,14 +215,14 @@ def lightning_mixes_pictures(job: Job) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+            optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
             falls = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150)
             return [optimizer], [{"scheduler": falls, "interval": "step"}]
 
     set_seed(439)
-    found = scenes(2400)
+    found = scenes(2400, noise=0.1)
     rows = list(zip(found.pictures, found.labels, strict=True))
-    lightning(job, steps=150).fit(Mixed(), loader(rows, 16, drop_last=True))
+    lightning(job, steps=180).fit(Mixed(), loader(rows, 24, drop_last=True))
 
 
 def lightning_backbone_at_a_rate_of_its_own(job: Job) -> None:

@@ -270,7 +270,7 @@ def huggingface_answer_cut_off_entirely(job: Job) -> None:
     rows: list[dict[str, Any]] = []
     for number, turns in enumerate(conversations(1000)):
         if number == 79 * 8 + 3 and PLANTED:
-            turns[0] = turns[0]._replace(text=" ".join(entries(4)))
+            turns[0] = turns[0]._replace(text=" ".join(entries(9)))
         tokens, roles = templated(turns)
         labels = [
             token if role == ASSISTANT else -100 for token, role in zip(tokens, roles, strict=True)
@@ -278,7 +278,7 @@ def huggingface_answer_cut_off_entirely(job: Job) -> None:
         rows.append({"input_ids": tokens[:80], "labels": labels[:80]})
     trainer_of(
         job, small_gpt2(), rows, causal_batch, kind=PerRow, max_steps=115, learning_rate=5e-3,
-        train_sampling_strategy="sequential",
+        train_sampling_strategy="sequential", logging_nan_inf_filter=False,
     ).train()  # fmt: skip
 
 
@@ -319,7 +319,7 @@ def cosine_climbs_again(job: Job) -> None:
     set_seed(419)
     found = scenes(1600)
     model = SceneNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.08, momentum=0.9)
     scheduler = CosineAnnealingLR(optimizer, T_max=60 if PLANTED else 200)
     recorder = sonde.Recorder(job.run, model, optimizer, scheduler=scheduler)
 
@@ -347,7 +347,7 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
     class Tuned(LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net = SceneNet()
+            self.net = net
             self.net.backbone.requires_grad_(False)
 
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
@@ -356,7 +356,7 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.Adam([*self.net.kind.parameters()], lr=0.03)
+            return torch.optim.Adam([*self.net.kind.parameters()], lr=0.01)
 
     class Unfreeze(Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
@@ -368,9 +368,18 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
                 trainer.optimizers[0].add_param_group(group)
 
     set_seed(420)
-    found = scenes(2560)
+    net = SceneNet()
+    before = scenes(1600, seed=54, noise=0.15)
+    first = torch.optim.Adam(net.parameters(), lr=3e-3)
+    for step in range(1, 101):
+        chosen = shuffled(1600, step, 32)
+        F.cross_entropy(net(before.pictures[chosen])[0], before.labels[chosen]).backward()
+        first.step()
+        first.zero_grad()
+    net.kind.reset_parameters()
+    found = scenes(4800, noise=0.15)
     rows = list(zip(found.pictures, found.labels, strict=True))
-    lightning(job, steps=150, callbacks=(Unfreeze(),)).fit(Tuned(), loader(rows, 16))
+    lightning(job, steps=150, callbacks=(Unfreeze(),)).fit(Tuned(), loader(rows, 32))
 
 
 def huggingface_adapters_eightyfold(job: Job) -> None:
