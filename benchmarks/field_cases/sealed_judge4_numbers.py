@@ -356,7 +356,7 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.Adam([*self.net.kind.parameters()], lr=0.01)
+            return torch.optim.Adam([*self.net.kind.parameters()], lr=0.025)
 
     class Unfreeze(Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
