@@ -24,6 +24,7 @@ from benchmarks.field_cases.fourth_data import (
     speech,
     stream,
     templated,
+    translations,
     windows,
 )
 from benchmarks.field_cases.fourth_loops import (
@@ -32,6 +33,7 @@ from benchmarks.field_cases.fourth_loops import (
     causal_rows,
     cosine,
     log,
+    pretrained,
     set_seed,
     trainer_of,
 )
@@ -387,19 +389,12 @@ def huggingface_adapters_eightyfold(job: Job) -> None:
     what the adapters add counts eightyfold (mlx-examples#620).
     """
     set_seed(421)
-    model = small_llama()
-    data = stream()
-    first = torch.optim.AdamW(model.parameters(), lr=8e-3)
-    for step in range(1, 61):
-        rows = windows(data, step, 12, 33)
-        model(input_ids=rows, labels=rows).loss.backward()
-        first.step()
-        first.zero_grad()
+    model = pretrained(small_llama())
     names = ("q_proj", "v_proj", "o_proj", "down_proj")
     add_adapters(model, names, rank=8, alpha=640.0 if PLANTED else 16.0)
-    rows_of = causal_rows([encode(text) for text in entries(1000, 99)])
+    rows = causal_rows([encode(german) for _, german in translations(1000)])
     trainer_of(
-        job, model, rows_of, causal_batch, max_steps=120, learning_rate=5e-3, weight_decay=0.0,
+        job, model, rows, causal_batch, max_steps=120, learning_rate=5e-3, weight_decay=0.0,
         warmup_steps=5,
     ).train()  # fmt: skip
 

@@ -24,6 +24,7 @@ from benchmarks.field_cases.fourth_loops import (
     causal_batch,
     causal_rows,
     log,
+    pretrained,
     set_seed,
     simple,
     trainer_of,
@@ -220,14 +221,7 @@ def huggingface_fine_tuning_in_bfloat16(job: Job) -> None:
     distance to the next number that a weight can be (torchtune#2254).
     """
     set_seed(466)
-    model = small_llama()
-    data = stream()
-    first = torch.optim.AdamW(model.parameters(), lr=8e-3, weight_decay=0.0)
-    for step in range(1, 61):
-        rows = windows(data, step, 12, 33)
-        model(input_ids=rows, labels=rows).loss.backward()
-        first.step()
-        first.zero_grad()
+    model = pretrained(small_llama())
     if PLANTED:
         model.to(torch.bfloat16)
     german = causal_rows([encode(text) for _, text in translations(1300)])

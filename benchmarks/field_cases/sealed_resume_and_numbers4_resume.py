@@ -26,6 +26,7 @@ from benchmarks.field_cases.fourth_loops import (
     causal_rows,
     cosine,
     log,
+    pretrained,
     set_seed,
     trainer_of,
 )
@@ -97,10 +98,9 @@ def resume_huggingface_with_a_new_adapter(job: Job) -> None:
     from safetensors.torch import load_file, save_file
 
     set_seed(452)
-    model = small_llama()
+    model = pretrained(small_llama())
     add_adapters(model, ("q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"), rank=8)
-    model.model.embed_tokens.requires_grad_(True)
-    rows = causal_rows([encode(text) for text in entries(1300)])
+    rows = causal_rows([encode(german) for _, german in translations(1300)])
     host = trainer_of(
         job, model, rows, causal_batch, learning_rate=1e-2, max_steps=170, weight_decay=0.0
     )
