@@ -322,7 +322,7 @@ def translation_with_smoothed_labels(job: Job) -> None:
 
 
 def model_of_hugging_face_in_a_loop_of_ones_own(job: Job) -> None:
-    """`model.train()`, `model(**batch).loss`, an evaluation every 50 updates, `train()` after it."""
+    """`model(**batch).loss`, an evaluation every 50 updates, and `train()` after each of them."""
     set_seed(530)
     model = small_gpt2(resid_pdrop=0.1, embd_pdrop=0.1)
     model.train()

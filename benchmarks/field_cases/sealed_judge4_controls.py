@@ -52,7 +52,7 @@ def gradients_of_a_noisy_policy(job: Job) -> None:
         chance = policy(F.one_hot(batch["at"], PLACES).float()).log_softmax(1)
         taken = chance.gather(1, batch["move"].unsqueeze(1)).squeeze(1)
         entropy = -(chance.exp() * chance).sum(1).mean()
-        loss = -(taken * batch["paid"]).mean() - 0.1 * entropy
+        loss: Tensor = -(taken * batch["paid"]).mean() - 0.1 * entropy
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 1.0)

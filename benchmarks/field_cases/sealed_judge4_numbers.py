@@ -297,7 +297,7 @@ def scheduler_steps_with_every_micro_batch(job: Job) -> None:
     recorder = sonde.Recorder(job.run, model, optimizer, decode=decode, scheduler=scheduler)
 
     def train_step(rows: Tensor, last: bool) -> Tensor:
-        _, loss = model(rows[:, :-1], rows[:, 1:])
+        loss: Tensor = model(rows[:, :-1], rows[:, 1:])[1]
         (loss / 4).backward()
         if last:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -157,7 +157,7 @@ def evaluation_mode_stays_then_a_log(job: Job) -> None:
     dice = random.Random(3)
 
     def train_step(rows: Tensor) -> Tensor:
-        _, loss = model(rows[:, :-1], rows[:, 1:])
+        loss: Tensor = model(rows[:, :-1], rows[:, 1:])[1]
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -249,7 +249,9 @@ def resume_with_one_cycle_made_for_the_rest(job: Job) -> None:
         return loss.detach()
 
     def state_of() -> dict[str, Any]:
-        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        parts: dict[str, Any] = {
+            "model": model, "optimizer": optimizer, "scheduler": scheduler
+        }  # fmt: skip
         whole: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
         return {**whole, "rng": torch.get_rng_state()}
 
