@@ -270,7 +270,8 @@ def flats(num: int, seed: int = 59) -> tuple[Tensor, Tensor]:
     """Nine columns of an advertisement, and the rent."""
     generator = torch.Generator().manual_seed(seed)
     columns = torch.randn(num, COLUMNS, generator=generator)
-    rent = columns[:, 0] + 0.6 * columns[:, 1] * (columns[:, 2] > 0) + 0.5 * columns[:, 3].abs()
+    if_large = torch.where(columns[:, 2] > 0, 0.6 * columns[:, 1], 0.0)
+    rent = columns[:, 0] + if_large + 0.5 * columns[:, 3].abs()
     return columns, rent + 0.15 * torch.randn(num, generator=generator)
 
 

@@ -182,7 +182,12 @@ def text_that_is_all_padding(job: Job) -> None:
     """
     set_seed(415)
     texts = entries(2400)
-    kinds = torch.tensor([("burned" in text) + 2 * ("sold" in text) for text in texts])
+    kinds = torch.zeros(2400, dtype=torch.long)
+    for number, text in enumerate(texts):
+        if "burned" in text:
+            kinds[number] = 1
+        elif "sold" in text:
+            kinds[number] = 2
     kinds[::9] = torch.randint(0, 3, kinds[::9].shape)
     rows = [encode(text)[:64] for text in texts]
     model = Reader()
