@@ -370,8 +370,8 @@ CASES = (
     failure(
         transcripts_are_summed,
         "accumulation",
-        "loss_sum batch_size accumulation_weight",
-        also_true="learning_rate",
+        "loss_sum batch_size",
+        also_true="learning_rate accumulation_weight",
     ),
     failure(
         lightning_clears_with_every_batch,

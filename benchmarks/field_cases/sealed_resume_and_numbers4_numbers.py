@@ -198,10 +198,10 @@ def half_precision_and_the_epsilon_of_adam(job: Job) -> None:
     the first update divides by it (smol-course#61).
     """
     set_seed(465)
-    found = scenes(1200)
+    found = scenes(1200, noise=0.1)
     kind = torch.float16 if PLANTED else torch.float32
     model = mlp(1200, 64, 4).to(kind)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     def criterion(batch: dict[str, Tensor]) -> Tensor:
         scores = model(batch["pixel_values"])
@@ -216,7 +216,7 @@ def half_precision_and_the_epsilon_of_adam(job: Job) -> None:
 
 
 def huggingface_fine_tuning_in_bfloat16(job: Job) -> None:
-    """A language model is loaded in bfloat16 and tuned at 3e-5: a step is less than half of the
+    """A language model is loaded in bfloat16 and tuned at 1e-5: a step is less than half of the
     distance to the next number that a weight can be (torchtune#2254).
     """
     set_seed(466)
@@ -225,7 +225,7 @@ def huggingface_fine_tuning_in_bfloat16(job: Job) -> None:
         model.to(torch.bfloat16)
     german = causal_rows([encode(text) for _, text in translations(1300)])
     trainer_of(
-        job, model, german, causal_batch, learning_rate=3e-5, weight_decay=0.0,
+        job, model, german, causal_batch, learning_rate=1e-5, weight_decay=0.0,
         lr_scheduler_type="constant",
     ).train()  # fmt: skip
 
@@ -439,7 +439,8 @@ CASES = (
     failure(
         half_precision_and_the_epsilon_of_adam,
         "precision",
-        "underflow update_not_finite half_precision_updates",
+        "underflow update_not_finite",
+        also_true="half_precision_updates bad_operation",
     ),
     failure(
         huggingface_fine_tuning_in_bfloat16,
