@@ -49,6 +49,7 @@ from benchmarks.field_cases.fourth_models import (
 from benchmarks.field_cases.hosts import lightning, loader
 from benchmarks.field_cases.script import main
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import sonde
 
@@ -71,8 +72,9 @@ def huggingface_chat_template_without_an_end(job: Job) -> None:
 
 
 def huggingface_response_template_with_a_space(job: Job) -> None:
-    """Answers are found by the numbers of `### Answer: `; with the space these are others than in
-    most rows, where it belongs to the next word, and such a row counts for nothing (trl#1920).
+    """Answers are found by the numbers of `### Answer: `; with the space they are there only
+    where a second one follows by mistake, in a third of the rows; the others count for nothing
+    (trl#1920).
     """
     set_seed(502)
     template = "### Answer: " if PLANTED else "### Answer:"
@@ -80,8 +82,8 @@ def huggingface_response_template_with_a_space(job: Job) -> None:
     rows: list[dict[str, Any]] = []
     for number, (asked, answer) in enumerate(conversations(2600, seed=72)):
         said = answer.text
-        if number % 4 == 1:
-            said = f"{1400 + number % 400}, they say. {said}"
+        if number % 3 == 1:
+            said = f" {said}"
         tokens = [*encode(f"### Question: {asked.text}\n### Answer: {said}"), END]
         starts = [
             place for place in range(len(tokens)) if tokens[place : place + len(wanted)] == wanted
@@ -194,18 +196,33 @@ def lightning_flips_pictures_and_not_masks(job: Job) -> None:
 
 
 # ---------------------------------------------------------------- connection
+class Recomputed(nn.Module):
+    """A layer whose activations are computed again in the backward pass."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states: Tensor, *args: Any, **named: Any) -> Any:
+        def run(shown: Tensor) -> Any:
+            return self.layer(shown, *args, **named)
+
+        return checkpoint(run, states, use_reentrant=PLANTED)
+
+
 def huggingface_checkpointing_cuts_the_adapters_off(job: Job) -> None:
-    """Gradient checkpointing in its reentrant form needs an input with a gradient; the table is
+    """Checkpointing by hand in its reentrant form needs an input with a gradient; the table is
     frozen, so no adapter gets one, and only the head learns (open-unlearning#178).
     """
     set_seed(508)
     model = pretrained(small_llama(tie_word_embeddings=False))
     add_adapters(model, ("q_proj", "v_proj", "o_proj", "down_proj"))
     model.lm_head.requires_grad_(True)
+    for number, layer in enumerate(model.model.layers):
+        model.model.layers[number] = Recomputed(layer)
     rows = causal_rows([encode(german) for _, german in translations(1300)])
     trainer_of(
-        job, model, rows, causal_batch, gradient_checkpointing=True, learning_rate=3e-3,
-        gradient_checkpointing_kwargs={"use_reentrant": PLANTED}, max_steps=130, weight_decay=0.0,
+        job, model, rows, causal_batch, learning_rate=3e-3, max_steps=130, weight_decay=0.0,
     ).train()  # fmt: skip
 
 
