@@ -130,7 +130,7 @@ def gradients_of_the_table_are_never_cleared(job: Job) -> None:
     head = nn.Linear(64, num_tokens())
     model = nn.ModuleDict({"table": table, "cell": cell, "head": head})
     rest = torch.optim.AdamW([*cell.parameters(), *head.parameters()], lr=5e-3)
-    slow = torch.optim.SGD(table.parameters(), lr=0.1)
+    slow = torch.optim.SGD(table.parameters(), lr=0.5)
     recorder = sonde.Recorder(job.run, model, rest, decode=decode, table_optimizer=slow)
 
     def train_step(rows: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def huggingface_texts_without_their_mask(job: Job) -> None:
     texts = entries(1600, 83)
     rows = [
         {"input_ids": encode(text if number % 3 else f"{text} {texts[number - 1]}"),
-         "labels": int("was sold" in text or "burned" in text)}
+         "labels": int(number % 9 == 0 or "was sold" in text or "burned" in text)}
         for number, text in enumerate(texts)
     ]  # fmt: skip
 
@@ -304,7 +304,7 @@ def batch_first_was_forgotten(job: Job) -> None:
     """
     set_seed(519)
     texts = entries(2400, 84)
-    rows = torch.stack([torch.tensor((encode(text) * 2)[:40]) for text in texts])
+    rows = torch.stack([torch.tensor((encode(text) * 3)[:40]) for text in texts])
     kinds = torch.tensor(["museum" in text or "hospital" in text for text in texts]).long()
     model = Sorter()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
