@@ -173,7 +173,7 @@ def huggingface_groups_of_one_length(job: Job) -> None:
     ).train()  # fmt: skip
 
 
-def huggingface_cosine_with_restarts(job: Job) -> None:
+def huggingface_cosine_that_begins_again_twice(job: Job) -> None:
     """Three half cosines, one after the other: the rate goes back up twice, on purpose."""
     set_seed(437)
     rows = causal_rows([encode(text) for text in entries(1300, 12)])
@@ -290,7 +290,7 @@ CASES = (
     control(rows_grow_longer),
     control(guide_german_and_code_from_the_start),
     control(huggingface_groups_of_one_length, host="huggingface"),
-    control(huggingface_cosine_with_restarts, host="huggingface"),
+    control(huggingface_cosine_that_begins_again_twice, host="huggingface"),
     control(huggingface_evaluates_with_a_small_last_batch, host="huggingface"),
     control(lightning_mixes_pictures, host="lightning"),
     control(lightning_backbone_at_a_rate_of_its_own, host="lightning"),
