@@ -162,7 +162,7 @@ def micro_batches_by_all_their_tokens(job: Job) -> None:
     a head that is its table; matrices decay and norms do not.
     """
     set_seed(525)
-    texts = [[*encode(text), END] for text in entries(8000, 95)]
+    texts = [[*encode(text), END] for text in entries(4000, 95)]
     model = GPT()
     optimizer = model.configure_optimizer(4e-3, decay=0.2)
     recorder = sonde.Recorder(job.run, model, optimizer, decode=decode)
@@ -183,8 +183,8 @@ def micro_batches_by_all_their_tokens(job: Job) -> None:
             optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    for update in range(1, 131):
-        found = [texts[number] for number in shuffled(8000, update, 12).tolist()]
+    for update in range(1, 121):
+        found = [texts[number] for number in shuffled(4000, update, 12).tolist()]
         found = [text[: 10 + 12 * (place // 3)] for place, text in enumerate(found)]
         micro = [padded(found[place : place + 3]) for place in range(0, 12, 3)]
         count = sum(int((rows[:, 1:] != PAD).sum()) for rows in micro)
