@@ -363,7 +363,7 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.Adam([*self.net.kind.parameters()], lr=0.025)
+            return torch.optim.SGD([*self.net.kind.parameters()], lr=0.03, momentum=0.9)
 
     class Unfreeze(Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
@@ -371,7 +371,7 @@ def lightning_backbone_at_the_rate_of_the_head(job: Job) -> None:
                 backbone = pl_module.net.backbone.requires_grad_(True)
                 group: dict[str, Any] = {"params": [*backbone.parameters()]}
                 if not PLANTED:
-                    group["lr"] = 3e-4
+                    group["lr"] = 1e-3
                 trainer.optimizers[0].add_param_group(group)
 
     set_seed(420)
