@@ -3,7 +3,7 @@ like failures, in loops of one's own, Hugging Face's Trainer and Lightning.
 
     python benchmarks/field.py --part tune                     every case to tune on
     python benchmarks/field.py --part tune --case NAME         one of them
-    python benchmarks/field.py --sealed judge3                 a sealed part; recorded, run once
+    python benchmarks/field.py --sealed judge4                 a sealed part; recorded, run once
     python benchmarks/field.py --recount tune.json             count anew what --json kept
     python benchmarks/field.py --seal                          write HASHES.txt anew
 

@@ -60,7 +60,12 @@ def test_a_part_that_was_run_keeps_its_seal_and_the_others_are_sealed_as_they_ar
 
 
 @pytest.mark.parametrize(
-    ("builder", "covered"), [("second_models.py", parts.SECOND), ("third_models.py", parts.THIRD)]
+    ("builder", "covered"),
+    [
+        ("second_models.py", parts.SECOND),
+        ("third_models.py", parts.THIRD),
+        ("fourth_models.py", parts.FOURTH),
+    ],
 )
 def test_the_seals_of_a_set_cover_what_it_is_built_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: str, covered: tuple[str, ...]
