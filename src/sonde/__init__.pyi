@@ -8,6 +8,7 @@ from sonde import errors as errors
 from sonde import forensics as forensics
 from sonde import generate as generate
 from sonde import heal as heal
+from sonde import integrations as integrations
 from sonde import log as log
 from sonde import metrics as metrics
 from sonde import models as models

@@ -1,13 +1,13 @@
 """Loops that belong to a host: sonde rides along as its callback."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from loops.context import NUM_STEPS, Context, network
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 HOSTS: dict[str, Callable[[Context], None]] = {}
 
@@ -28,6 +28,29 @@ class Rows(Dataset[Any]):
         return {"x": self.rows[number]}
 
 
+class Stream(IterableDataset[Any]):
+    """The same rows, one after another: they have no numbers, and no end that is known."""
+
+    def __init__(self, context: Context) -> None:
+        self._rows = Rows(context)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        worker = torch.utils.data.get_worker_info()
+        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for number in range(first, len(self._rows), stride):
+            yield self._rows[number]
+
+
+class WithoutLength(Dataset[Any]):
+    """The same rows, of which nobody knows how many there are."""
+
+    def __init__(self, context: Context) -> None:
+        self._rows = Rows(context)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return self._rows[number]
+
+
 class WithLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +60,7 @@ class WithLoss(nn.Module):
         return {"loss": self.inner(x).square().mean()}
 
 
-def huggingface(context: Context, **arguments: Any) -> None:
+def huggingface(context: Context, rows: Any = None, **arguments: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from transformers import Trainer, TrainingArguments, set_seed
 
@@ -61,7 +84,8 @@ def huggingface(context: Context, **arguments: Any) -> None:
         logging_steps=10,
         **arguments,
     )
-    Trainer(model=model, args=settings, train_dataset=Rows(context), callbacks=callbacks).train()
+    dataset = rows or Rows(context)
+    Trainer(model=model, args=settings, train_dataset=dataset, callbacks=callbacks).train()
 
 
 HOSTS["Hugging Face"] = huggingface
@@ -75,7 +99,16 @@ def accumulated(context: Context) -> None:
 HOSTS["Hugging Face, two micro-batches"] = accumulated
 
 
-def lightning(context: Context, *, manual: bool = False) -> None:
+def streamed(context: Context) -> None:
+    huggingface(context, Stream(context), max_steps=NUM_STEPS, dataloader_num_workers=2)
+
+
+HOSTS["Hugging Face, a stream"] = streamed
+
+
+def lightning(
+    context: Context, loader: Any = None, *, manual: bool = False, **arguments: Any
+) -> None:
     import lightning.pytorch as pl
 
     class Module(pl.LightningModule):  # type: ignore[misc]
@@ -112,12 +145,46 @@ def lightning(context: Context, *, manual: bool = False) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=callbacks,
+        **arguments,
     )
-    trainer.fit(module, DataLoader(Rows(context), 4, shuffle=True))
+    trainer.fit(module, loader or DataLoader(Rows(context), 4, shuffle=True))
 
 
 HOSTS["Lightning"] = lightning
 HOSTS["Lightning, manual optimization"] = lambda context: lightning(context, manual=True)
+HOSTS["Lightning, clipped"] = lambda context: lightning(context, gradient_clip_val=0.5)
+
+
+def lightning_accumulated(context: Context) -> None:
+    lightning(context, accumulate_grad_batches=2)
+    context.num_updates = NUM_STEPS // 2
+
+
+HOSTS["Lightning, two micro-batches"] = lightning_accumulated
+
+
+def lightning_stream(context: Context) -> None:
+    lightning(context, DataLoader(Stream(context), 4, num_workers=2))
+
+
+HOSTS["Lightning, a stream"] = lightning_stream
+
+
+def lightning_own_batches(context: Context) -> None:
+    numbers = torch.randperm(4 * NUM_STEPS, generator=torch.Generator().manual_seed(5)).tolist()
+    batches = [numbers[first : first + 4] for first in range(0, len(numbers), 4)]
+    lightning(context, DataLoader(WithoutLength(context), batch_sampler=batches))
+
+
+HOSTS["Lightning, batches of one's own"] = lightning_own_batches
+
+
+def lightning_list(context: Context) -> None:
+    rows = Rows(context).rows
+    lightning(context, [{"x": rows[first : first + 4]} for first in range(0, len(rows), 4)])
+
+
+HOSTS["Lightning, a list of batches"] = lightning_list
 
 
 def accelerate(context: Context) -> None:

@@ -14,3 +14,7 @@ Existing logs, imported as runs (without torch and without the tools that wrote 
 The code for each host is thin: everything that is not specific to it is in `recorder`. Training
 with and without sonde is bit-identical.
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

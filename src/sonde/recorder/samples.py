@@ -19,7 +19,7 @@ batch empty, the next sample that is not skipped replaces it.
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Sized
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -147,8 +147,9 @@ def follow(loader: Any, skip: SkipList) -> "BatchOrder | None":
     """Follow the batches of a loader; None if it does not draw them by number, or keeps track of
     its own position.
     """
-    is_plain = isinstance(loader, DataLoader) and loader.batch_sampler is not None
-    if not is_plain or hasattr(loader, "state_dict"):
+    if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
+        return None
+    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         return None
     order = BatchOrder(loader, skip)
     # Torch refuses to replace the sampler of a loader. This one draws the same batches, so the
@@ -162,7 +163,7 @@ class BatchOrder:
 
     def __init__(self, loader: Any, skip: SkipList) -> None:
         self._batches = loader.batch_sampler
-        self._num_samples = len(loader.dataset)
+        self._dataset = loader.dataset
         self._left_out = frozenset(skip.samples(TRAIN).tolist())
         self._drawn: deque[Any] = deque()
         self._generators = _own_generators(loader)
@@ -225,11 +226,14 @@ class BatchOrder:
         return [generator.get_state() for generator in self._generators]
 
     def _stand_in(self, number: Any) -> Any:
-        """Return the next sample that is not left out, for a batch that would otherwise be
-        empty.
+        """Return the next sample that is not left out, for a batch that would otherwise be empty;
+        the same one if the dataset does not know how many it has.
         """
-        for following in range(number + 1, number + self._num_samples):
-            other = following % self._num_samples
+        if not isinstance(self._dataset, Sized):
+            return number
+        num_samples = len(self._dataset)
+        for following in range(number + 1, number + num_samples):
+            other = following % num_samples
             if other not in self._left_out:
                 return other
         return number

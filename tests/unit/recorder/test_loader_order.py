@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from sonde.data.skip_list import SkipList
 from sonde.recorder.batch_tree import TRAIN
@@ -76,8 +76,30 @@ def test_another_sample_stands_in_where_nothing_is_left() -> None:
     assert not {7, 8, 19} & set(found)
 
 
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20))
+
+
+class WithoutLength(Dataset[int]):
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
 def test_a_loader_without_numbers_is_not_followed() -> None:
     assert follow([1, 2, 3], SkipList()) is None
+    loader: DataLoader[int] = DataLoader(Stream(), 4)
+    assert follow(loader, SkipList()) is None
+    assert [len(batch) for batch in loader] == [4] * 5
+
+
+def test_a_dataset_without_a_length_is_followed() -> None:
+    batches = [[3, 1], [7], [2, 0]]
+    loader: DataLoader[int] = DataLoader(WithoutLength(), batch_sampler=batches)
+    order = follow(loader, SkipList({TRAIN: [1, 7]}))
+    assert order is not None
+    # A batch of which nothing is left stays as it is: nobody knows what could stand in.
+    assert [batch.tolist() for batch in loader] == [[3], [7], [2, 0]]
 
 
 @pytest.mark.parametrize("num_taken", [2, 5, 8])
