@@ -308,6 +308,7 @@ class ScriptUpdater:
         """Make the update with the recorded random state and learning rates."""
         parts = self._parts
         kept = self._kept(step)
+        _check_groups(step, kept, self.optimizer)
         record = self._records.get(step)
         update = Update(step, had_gradients=kept.had_gradients)
         first = kept.rates[0]
@@ -421,6 +422,20 @@ class ScriptUpdater:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+
+def _check_groups(step: int, kept: KeptUpdate, optimizer: torch.optim.Optimizer) -> None:
+    """Raise if the loop had changed the optimizer's groups by this step: such a change is made
+    outside of the step function, as when layers are unfrozen, and a replay does not make it.
+    """
+    num_groups = len(optimizer.param_groups)
+    if len(kept.rates) != num_groups:
+        raise SettingError(
+            f"step {step} cannot be replayed: its optimizer had {len(kept.rates)} parameter groups,"
+            f" and that of the script has {num_groups} when it starts",
+            cause="the loop added or removed groups on its way, which a replay does not do",
+            hint="name a step before the change",
+        )
 
 
 def _number(loss: Loss | None) -> Loss:
