@@ -68,6 +68,12 @@ per cent of its steps.
 _PAST_PEAK: Final = 0.9
 """A rate below this fraction of its highest is past its peak: no warm-up ends here."""
 _LOSS_ROSE: Final = 1.1
+_TROUGH: Final = 0.1
+"""A rate below this fraction of its highest has come to the end of a schedule."""
+_MIRRORED: Final = 1e-3
+"""Rates that differ by less than this fraction of the highest are the same on both sides."""
+_CURVED: Final = 0.25
+"""How far a curve bends, as a fraction of its rise: half for a cosine near its trough, 0 for a line."""
 _SLOWER: Final = 3.0
 _LEAST_SECONDS: Final = 0.02
 """Steps that are faster than this are not called slow."""
@@ -246,7 +252,8 @@ def no_rate(series: StepSeries) -> QuietFinding | None:
 
 
 def rate_off_course(series: StepSeries) -> QuietFinding | None:
-    """Find a learning rate that no schedule gives: below 0, or at once far above all it had been.
+    """Find a learning rate that nobody plans: below 0, climbing back along the cosine that it came
+    down, or at once far above all it had been.
 
     Schedules that step down, restart, cycle or warm up never do this. At the end of a warm-up at a
     constant rate the rate may jump too: then it is told only if the loss rose.
@@ -255,6 +262,14 @@ def rate_off_course(series: StepSeries) -> QuietFinding | None:
     last = rates[-_NUM_ZERO:]
     if len(last) == _NUM_ZERO and np.all(last < 0):
         return _off_course(series, f"the learning rate is below 0: {last[-1]:.3g}")
+    trough = _trough_of_cosine(rates)
+    if trough is not None:
+        return _off_course(
+            series,
+            f"the learning rate fell to {rates[trough]:.3g} at step {int(series.steps[trough])} and"
+            " climbs back the way it came: CosineAnnealingLR does so when it is stepped more than"
+            " T_max times",
+        )
     with np.errstate(invalid="ignore"):
         jumps = np.flatnonzero((rates[:-1] > 0) & (rates[1:] >= _RATE_JUMP * rates[:-1]))
     if not len(jumps):
@@ -276,6 +291,25 @@ def rate_off_course(series: StepSeries) -> QuietFinding | None:
         f"the learning rate jumped from {before[-1]:.3g} to {after[0]:.3g}, and had never been"
         f" above {highest:.3g}",
     )
+
+
+def _trough_of_cosine(rates: Floats) -> int | None:
+    """Return the place at which a rate that fell along a cosine turned and began to climb back;
+    None if it did not.
+    """
+    first = max(len(rates) - 2 * _EVERY, _SHORT)  # earlier ones were looked at before
+    if len(rates) < first + _SHORT + 1 or np.isnan(rates).any():
+        return None
+    trough = first + int(np.argmin(rates[first:-_SHORT]))
+    down = rates[trough - _SHORT : trough + 1][::-1]
+    up = rates[trough : trough + _SHORT + 1]
+    highest = float(rates.max())
+    is_mirrored = bool(np.all(np.abs(up - down) <= _MIRRORED * highest))
+    if up[0] > _TROUGH * highest or not is_mirrored or not np.all(np.diff(up) > 0):
+        return None
+    rise = up[-1] - up[0]
+    bend = up[-1] - 2 * up[_SHORT // 2] + up[0]
+    return trough if bend > _CURVED * rise else None
 
 
 def _off_course(series: StepSeries, sentence: str) -> QuietFinding:

@@ -185,6 +185,22 @@ def test_a_rate_that_no_schedule_gives_is_told_once(rates: Floats) -> None:
     assert kinds(falling(len(STEPS)), rate=rates).count(RATE_OFF_COURSE) == 1
 
 
+@pytest.mark.parametrize(
+    ("num_planned", "is_told"), [(60, True), (140, True), (700, True), (790, False), (800, False)]
+)
+def test_a_cosine_that_climbs_back_the_way_it_came_is_told(num_planned: int, is_told: bool) -> None:
+    rates = 1e-3 * (0.5 + 0.5 * np.cos(np.arange(800) / num_planned * math.pi))
+    assert (RATE_OFF_COURSE in kinds(falling(), rate=rates)) is is_told
+
+
+def test_triangles_and_restarts_of_a_rate_are_planned() -> None:
+    steps = np.arange(800)
+    triangles = 1e-3 * np.abs(1 - steps % 120 / 60)
+    restarts = 1e-3 * (0.5 + 0.5 * np.cos(steps % 120 / 120 * math.pi))
+    for rates in (triangles, restarts):
+        assert RATE_OFF_COURSE not in kinds(falling(), rate=rates)
+
+
 @pytest.mark.parametrize(("rise", "is_told"), [(1.0, True), (0.0, False)])
 def test_a_constant_rate_may_jump_unless_the_loss_does_too(rise: float, is_told: bool) -> None:
     losses = falling(len(STEPS))
