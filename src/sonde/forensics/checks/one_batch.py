@@ -16,8 +16,8 @@ from sonde.forensics.checks.check_rule import (
 _RISES: Final = 1.05
 """Wrong: all of the last losses are above this many times the first."""
 _NUM_LAST: Final = 4
-LOWER_RATE: Final = 1 / 30
-"""The fraction of the rate that is tried if the loss rises."""
+LOWER_RATES: Final = (30, 1000)
+"""The rate is divided by each of these in turn if the loss rises, until it falls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,9 @@ class OneBatch:
     unknown: str = ""
     """Why it could not be tried; empty if it was."""
     losses_at_lower_rate: tuple[float, ...] = ()
-    """If the loss rises: those of the same updates at `LOWER_RATE` times the rate."""
+    """If the loss rises: those of the same updates at the last of the lower rates."""
+    divided_by: int = 1
+    """What the rate was divided by for them."""
 
     @property
     def rises(self) -> bool:
@@ -66,7 +68,8 @@ def judge(measured: OneBatch) -> Outcome:
     path = f"from {first:.4g} to {last:.4g} in {len(measured.losses) - 1} updates on one batch"
     if measured.is_rate_too_high:
         return cannot_tell(
-            f"The loss goes {path}, and falls at a thirtieth of the rate: see the learning rate."
+            f"The loss goes {path}, and falls at 1/{measured.divided_by} of the rate: see the learning"
+            " rate."
         )
     if not all(map(math.isfinite, measured.losses)):
         return wrong(f"The loss is not finite after a few updates on one batch: {path}.")

@@ -107,8 +107,10 @@ class Rates:
     """The largest rate over all groups, for each update."""
     planned: float = 0.0
     """The largest rate that a scheduler starts from; 0 if there is none."""
-    is_too_high: bool = False
-    """Whether the loss of one batch rises at this rate, and falls at a thirtieth of it."""
+    falls_if_divided_by: int = 0
+    """If the loss of one batch rises at this rate: what the rate is divided by so that it falls. 0
+    if it does not rise, or falls at no rate.
+    """
 
 
 def _steps_to_planned(rates: list[float], planned: float) -> float:
@@ -130,10 +132,10 @@ def judge_rates(measured: Rates) -> Outcome:
         return wrong(f"The learning rate is 0 in all of the first {len(known)} updates.")
     if min(known) < 0:
         return wrong(f"The learning rate is negative: {min(known):.3g}.")
-    if measured.is_too_high:
+    if measured.falls_if_divided_by:
         return wrong(
             f"It is {known[-1]:.3g}, which is too high: updates on one batch raise its loss, and at"
-            " a thirtieth of the rate they lower it."
+            f" 1/{measured.falls_if_divided_by} of the rate they lower it."
         )
     num_steps = _steps_to_planned(known, measured.planned)
     if num_steps > _TOO_LONG:

@@ -136,7 +136,9 @@ class Checker:
         self._try("one_batch", lambda: running.one_batch(bench, self._first))
         by_heart = self._measured["one_batch"]
         if isinstance(by_heart, OneBatch) and by_heart.is_rate_too_high:
-            self._measured["learning_rate"] = replace(self._first.rates(), is_too_high=True)
+            self._measured["learning_rate"] = replace(
+                self._first.rates(), falls_if_divided_by=by_heart.divided_by
+            )
         return () if pair is None else pictures(pair, bench.training.decode)
 
     def _look_at_targets(

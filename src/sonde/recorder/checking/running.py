@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from sonde import ranks
 from sonde.forensics.checks.connection import GradientReach, TiedWeights, Unregistered, WeightsMove
 from sonde.forensics.checks.determinism import Determinism
-from sonde.forensics.checks.one_batch import LOWER_RATE, OneBatch
+from sonde.forensics.checks.one_batch import LOWER_RATES, OneBatch
 from sonde.forensics.checks.precision import LostUpdates, Precision
 from sonde.forensics.checks.step_habits import Dropout, EvaluationBuffers
 from sonde.recorder.checking.bench import Bench, in_evaluation
@@ -213,8 +213,13 @@ def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
         largest_rate=max(first.rates().rates, default=0.0),
         has_scaler=any(scaler.is_enabled() for scaler in bench.training.scalers()),
     )
-    if ranks.any_rank(measured.rises):
-        return replace(measured, losses_at_lower_rate=_losses_by_heart(bench, LOWER_RATE))
+    if not ranks.any_rank(measured.rises):
+        return measured
+    for divisor in LOWER_RATES:
+        lower = _losses_by_heart(bench, 1 / divisor)
+        measured = replace(measured, losses_at_lower_rate=lower, divided_by=divisor)
+        if ranks.any_rank(measured.is_rate_too_high):
+            break
     return measured
 
 

@@ -251,7 +251,7 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-6)), "fine"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 0.0)), "wrong"),
-    (step_habits.RATES, step_habits.Rates(rates=(0.5,), is_too_high=True), "wrong"),
+    (step_habits.RATES, step_habits.Rates(rates=(0.5,), falls_if_divided_by=30), "wrong"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-11, 2e-11), planned=1e-5), "wrong"),
     (step_habits.RATES, step_habits.Rates(rates=(0.0, 1e-8, 2e-8), planned=1e-4), "fine"),
     (step_habits.RATES, step_habits.Rates(rates=(3e-4, 3e-4), planned=3e-4), "fine"),
