@@ -50,6 +50,8 @@ class UntoldEvents:
             return False
         if scene.has_restarted_rate or _is_like_noise(event, update, recent):
             return True
+        if event.metric == "grad_norm" and _has_usual_loss(update, recent):
+            return True
         # A loss that the run never had, not even when it began, is told in any case.
         is_known = event.metric != "loss" or event.value <= self.highest_loss
         return is_known and (scene.is_only_this_batch or _may_be_negative(recent))
@@ -94,6 +96,12 @@ def _may_be_negative(recent: Iterable[Update]) -> bool:
     says how well, and not how far from right, so a jump by itself says little.
     """
     return any(other.loss is not None and other.loss < 0 for other in recent)
+
+
+def _has_usual_loss(update: Update, recent: Iterable[Update]) -> bool:
+    """Return whether the loss of an update is not above all of those before it."""
+    losses = [other.loss for other in recent if other.loss is not None and other is not update]
+    return update.loss is not None and bool(losses) and update.loss <= max(losses)
 
 
 def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:

@@ -104,3 +104,19 @@ def test_an_objective_that_has_been_negative_may_jump(usual_loss: float, may_pas
     scene = SceneEvidence(step=10)
     assert events.may_pass(jump, scene, Update(10, had_gradients=False), recent) is may_pass
     assert events.may_stay(recent) is may_pass
+
+
+@pytest.mark.parametrize("loss", [1.05, 1.5])
+def test_a_norm_that_jumps_is_told_if_the_loss_is_high_too(loss: float) -> None:
+    events = UntoldEvents()
+    recent = []
+    for step in range(1, 17):
+        update = Update(step, had_gradients=False)
+        update.loss = 1.0 + 0.1 * (step % 2)
+        recent.append(update)
+        events.note(step, update.loss, is_high=False)
+    jumped = Update(17, had_gradients=False)
+    jumped.loss = loss
+    event = Event.beginning("grad_norm", 17, 5.8, Score("spike", 0.35, 9.0))
+    may_pass = events.may_pass(event, SceneEvidence(step=17), jumped, recent)
+    assert may_pass is (loss < 1.1)
