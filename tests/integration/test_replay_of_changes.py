@@ -1,4 +1,4 @@
-"""A loop that changes its optimizer on the way, outside of its step function: what a replay says."""
+"""A loop that changes its optimizer on the way, outside of its step function, and is replayed."""
 
 import subprocess
 import sys

@@ -324,7 +324,7 @@ def sample_names(batch: Any) -> list[tuple[str, int]]:
     """
     rows = token_rows(batch)
     if rows:
-        return [(CONTENT, name_of(_unpadded(row))) for row in rows]
+        return [(CONTENT, name_of(unpadded(row))) for row in rows]
     tree = flatten(batch)
     count = num_rows(batch, tree)
     parts = [tensor.detach().cpu() for tensor in tree.tensors if tensor.dim()]
@@ -339,7 +339,7 @@ def names_of_sample(sample: Any) -> set[int]:
     tokens = tokens_of(sample)
     if tokens is not None and tokens.dim() and not _has_numbers(sample):
         row = tokens.flatten().tolist()
-        return {name_of(row), name_of(_unpadded(row))}
+        return {name_of(row), name_of(unpadded(row))}
     tensors = flatten(sample).tensors
     tensors += _plain_labels(sample)
     return {_digest_of(tensors)} if tensors else set()
@@ -371,7 +371,7 @@ def _digest(payload: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little") >> 1
 
 
-def _unpadded(row: Sequence[int]) -> Sequence[int]:
+def unpadded(row: Sequence[int]) -> Sequence[int]:
     """Remove repeated tokens at the end of a row, which are padding (or, rarely, text that ends
     that way).
     """

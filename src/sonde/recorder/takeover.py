@@ -45,6 +45,7 @@ from sonde.recorder.loaded_checkpoint import LoadedCheckpoint, check_batches, lo
 from sonde.recorder.losses import RowLosses, loss_in, mean_loss, returned_loss
 from sonde.recorder.moment import Moment, back_at, in_float32
 from sonde.recorder.numbers import exchange, read_numbers
+from sonde.recorder.paired_rows import paired_rows
 from sonde.recorder.training import Training
 from sonde.recorder.update import Forward, Loss, MicroBatch, Update, noted
 from sonde.records.journal import StepRecord, read_steps
@@ -172,8 +173,14 @@ class RecordedBatches(BatchSource, RunTexts):
         return sorted(found, key=lambda kept: (kept.place, kept.rank))
 
     def rows(self, batch: Fed) -> list[Row]:
-        tokens = token_rows(batch.batch)
         names = [] if batch.is_empty else named_rows(batch.names, batch.batch)
+        pairs = paired_rows(batch.batch)
+        if len(pairs) == len(names):
+            return [
+                Row(name, tuple(pair.target), tuple(pair.source))
+                for name, pair in zip(names, pairs, strict=True)
+            ]
+        tokens = token_rows(batch.batch)
         return [
             Row(name, tokens[row] if row < len(tokens) else ()) for row, name in enumerate(names)
         ]
@@ -203,12 +210,17 @@ class RecordedBatches(BatchSource, RunTexts):
         found = list[Row]()
         for step in steps[:: max(1, len(steps) // 64)]:
             for fed in self.at(step):
-                found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self.rows(fed)]
+                found += map(_beginning, self.rows(fed))
         return found[:: max(1, len(found) // num)][:num]
 
     def parts(self, row: Row) -> list[tuple[int, int]]:
         size = len(row.target)
         return [(start, min(start + _PART_TOKENS, size)) for start in range(0, size, _PART_TOKENS)]
+
+
+def _beginning(row: Row) -> Row:
+    """Return the beginning of a row. Of a pair, each side would seem cut off beside the other."""
+    return row if row.source is not None else row._replace(target=row.target[:_PART_TOKENS])
 
 
 class ReplayedUpdate(Observer):

@@ -73,7 +73,9 @@ _TROUGH: Final = 0.1
 _MIRRORED: Final = 1e-3
 """Rates that differ by less than this fraction of the highest are the same on both sides."""
 _CURVED: Final = 0.25
-"""How far a curve bends, as a fraction of its rise: half for a cosine near its trough, 0 for a line."""
+"""How far a curve bends, as a fraction of its rise: a half for a cosine near its trough, 0 for a
+line.
+"""
 _SLOWER: Final = 3.0
 _LEAST_SECONDS: Final = 0.02
 """Steps that are faster than this are not called slow."""

@@ -68,8 +68,8 @@ def judge(measured: OneBatch) -> Outcome:
     path = f"from {first:.4g} to {last:.4g} in {len(measured.losses) - 1} updates on one batch"
     if measured.is_rate_too_high:
         return cannot_tell(
-            f"The loss goes {path}, and falls at 1/{measured.divided_by} of the rate: see the learning"
-            " rate."
+            f"The loss goes {path}, and falls at 1/{measured.divided_by} of the rate: see the"
+            " learning rate."
         )
     if not all(map(math.isfinite, measured.losses)):
         return wrong(f"The loss is not finite after a few updates on one batch: {path}.")
