@@ -319,19 +319,26 @@ def _is_name(value: Any) -> bool:
 
 
 def sample_names(batch: Any) -> list[tuple[str, int]]:
-    """Return a name for every row of an unnamed batch: a digest of its tokens, or of its bytes in
-    all tensors that have one entry per row.
+    """Return a name for every row of an unnamed batch: a digest of its tokens or, if it holds
+    pictures or the like, of its bytes in all tensors that have one entry per row.
     """
     rows = token_rows(batch)
-    if rows:
-        return [(CONTENT, name_of(unpadded(row))) for row in rows]
     tree = flatten(batch)
+    if rows and not any(map(_is_block_of_numbers, tree.tensors)):
+        return [(CONTENT, name_of(unpadded(row))) for row in rows]
     count = num_rows(batch, tree)
     parts = [tensor.detach().cpu() for tensor in tree.tensors if tensor.dim()]
     parts = [tensor for tensor in parts if len(tensor) == count]
     if not parts:
         return []
     return [(CONTENT, _digest_of([part[row] for part in parts])) for row in range(count)]
+
+
+def _is_block_of_numbers(tensor: Tensor) -> bool:
+    """Return whether a tensor has more than one number for each place of a row, as pictures and
+    sounds have.
+    """
+    return tensor.is_floating_point() and tensor.dim() >= 3
 
 
 def names_of_sample(sample: Any) -> set[int]:

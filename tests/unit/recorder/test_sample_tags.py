@@ -31,6 +31,14 @@ def test_batches_carry_the_numbers_of_their_samples(num_workers: int) -> None:
     assert sorted(row for batch in numbers(loader) for row in batch) == list(range(20))
 
 
+def test_pictures_with_the_same_caption_are_different_samples() -> None:
+    pictures = torch.arange(2 * 3 * 4 * 4, dtype=torch.float32).reshape(2, 3, 4, 4)
+    captions = torch.tensor([[5, 6, 7], [5, 6, 7]])
+    first, second = sample_names((pictures, captions))
+    assert first != second
+    assert sample_names((pictures[:1], captions[:1])) == [first]
+
+
 def test_a_sample_on_the_skip_list_is_left_out_and_no_other_moves() -> None:
     # a list is a dataset to torch
     loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]

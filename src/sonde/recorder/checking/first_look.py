@@ -1,5 +1,6 @@
 """The look at the first updates of every recorded training, as the pipeline calls it: it can be
-turned off, ends by itself, and never raises into the loop.
+turned off, ends by itself, and never raises into the loop. Where the training changes later, it
+looks at one update more.
 """
 
 from typing import Any, Final
@@ -13,7 +14,9 @@ from sonde.recorder.update import Update
 from sonde.records.replay_order import is_check
 
 LOOK_EVERY: Final = 8
-"""How many updates pass between two looks for a change of mode or parameter groups."""
+"""How many updates pass between two looks for a change of mode, of parameter groups, or of what is
+trained.
+"""
 
 
 class FirstLook:
@@ -27,21 +30,31 @@ class FirstLook:
         """What was seen."""
         self._is_wanted = training.options.checks or self._is_check
         self.is_on = self._is_wanted
-        """Whether the first updates are not over yet."""
+        """Whether updates are looked at now."""
+        self._changed_since: int | None = None
+        """The step since which the training has changed, while the next update is looked at."""
 
     @guarded("the first updates are not looked at")
     def before_step(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
         """An optimizer is about to move; `norm` is the one that was clipped, if any."""
-        self.steps.before_step(optimizer, norm)
+        if self._changed_since is None:
+            self.steps.before_step(optimizer, norm)
+        else:
+            self.steps.note_gradients()
 
     @guarded("the first updates are not looked at")
     def end_update(self, update: Update) -> None:
         """One of the first updates is over, or a later one at which a change would be noticed."""
-        if self.is_on:
+        if self._changed_since is not None:
+            tell_what_changed(self.steps, self.guard, self._changed_since)
+            self._changed_since = None
+            self.is_on = False
+        elif self.is_on:
             self.steps.end_update(update)
             self.is_on = not self.steps.is_over
             if not self.is_on and not self._is_check:
                 since = update.step - self.steps.num_updates + 1
                 tell_what_is_wrong(self.steps, self._training, self.guard, since)
         elif self._is_wanted and self.steps.has_changed():
-            tell_what_changed(self.steps, self.guard, max(update.step - LOOK_EVERY, 0) + 1)
+            self._changed_since = max(update.step - LOOK_EVERY, 0) + 1
+            self.is_on = True

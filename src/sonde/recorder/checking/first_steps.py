@@ -101,9 +101,7 @@ class FirstSteps:
         """Look at the gradients before an optimizer moves. `norm` is the one that was clipped."""
         self.optimizers[id(optimizer)] = optimizer
         self._mode_now = self._mode()
-        for parameter in self._training.model.parameters():
-            if parameter.grad is not None:
-                self.with_gradient.add(parameter)
+        self.note_gradients()
         held = _held_by(optimizer)
         follower = self._follower
         if follower is None:
@@ -114,6 +112,12 @@ class FirstSteps:
             self._num_left += not follower.is_cleared
         if self.is_thorough:
             self._look_closely(optimizer, norm)
+
+    def note_gradients(self) -> None:
+        """Note which parameters have a gradient."""
+        for parameter in self._training.model.parameters():
+            if parameter.grad is not None:
+                self.with_gradient.add(parameter)
 
     def end_update(self, update: Update) -> None:
         """Take in an update that is over."""
@@ -141,14 +145,18 @@ class FirstSteps:
             self._follower.close()
 
     def has_changed(self) -> bool:
-        """Return whether the mode or the parameter groups changed since the last look."""
+        """Return whether the mode, the parameter groups or the number of trained parameters changed
+        since the last look.
+        """
         before = self._shape
         self._shape = self._shape_now()
         return self._shape != before
 
-    def _shape_now(self) -> tuple[bool, int]:
-        """Return the mode of the model, and the number of parameter groups."""
-        return self._training.model.training, len(self._training.optimizer.param_groups)
+    def _shape_now(self) -> tuple[bool, int, int]:
+        """Return the mode of the model, and how many groups and trained parameters there are."""
+        model = self._training.model
+        num_trained = sum(parameter.requires_grad for parameter in model.parameters())
+        return model.training, len(self._training.optimizer.param_groups), num_trained
 
     # What was measured, for the judges.
 

@@ -474,6 +474,8 @@ def _masked_ends(pairs: Sequence[Aligned]) -> EndOfText:
     widths = {pair.ids.shape[1] for pair in pairs}
     if token is None or len(pairs) < _MIN_BATCHES or len(widths) < 2:
         return EndOfText(token=None)
+    if len(_last_tokens(pairs, token)) == 1:
+        return EndOfText(token=None)  # texts have an end of their own
     for pair in pairs:
         is_counted = bool(((pair.target == token) & pair.counts).any())
         if is_counted or not _ends_with_one(pair, token):
@@ -492,3 +494,14 @@ def _ends_with_one(pair: Aligned, token: int) -> bool:
         return True
     has_last = pair.target.shape[1] < pair.ids.shape[1]
     return int(num_padding[shortest]) == 0 and not has_last and not bool(pair.counts[shortest, -1])
+
+
+def _last_tokens(pairs: Sequence[Aligned], padding: int) -> set[int]:
+    """Return the tokens that stand before the padding of rows."""
+    found: set[int] = set()
+    for pair in pairs:
+        num_padding = trailing(pair.ids, padding).sum(1)
+        is_padded = (num_padding > 0) & (num_padding < pair.ids.shape[1])
+        places = pair.ids.shape[1] - 1 - num_padding
+        found |= set(pair.ids[is_padded].gather(1, places[is_padded, None]).flatten().tolist())
+    return found

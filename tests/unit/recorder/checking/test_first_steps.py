@@ -24,8 +24,10 @@ class Loop:
         self.bug = bug
         self.model = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.1), nn.Linear(16, 4))
         held: Iterator[nn.Parameter] = self.model.parameters()
-        if bug == "half_held":
+        if bug in ("half_held", "thawed_alone", "thawed"):
             held = self.model[2].parameters()
+        if bug in ("thawed_alone", "thawed"):
+            self.model[0].requires_grad_(False)
         rate = 0.0 if bug == "no_rate" else 0.05
         self.optimizer = torch.optim.SGD(held, lr=rate)
         if bug == "evaluating":
@@ -37,6 +39,10 @@ class Loop:
         for step in range(num_steps):
             if self.bug == "evaluates_later" and step == 12:
                 self.model.eval()
+            if self.bug in ("thawed_alone", "thawed") and step == 10:
+                self.model[0].requires_grad_(True)
+            if self.bug == "thawed" and step == 10:
+                self.optimizer.add_param_group({"params": self.model[0].parameters()})
             seed = 0 if self.bug == "same_rows" else step
             rows = torch.randn(8, 12, generator=torch.Generator().manual_seed(seed))
             self.recorder.step(self.step, (rows, rows[:, :4].argmax(1)))
@@ -72,6 +78,7 @@ def told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Told:
         ("piles_up", "pile up"),
         ("evaluating", "evaluation mode"),
         ("evaluates_later", "evaluation mode"),
+        ("thawed_alone", "0.weight"),
         ("half_held", "nothing trains them"),
         ("no_rate", "rate is 0"),
         ("same_rows", "the same 8 rows"),
@@ -86,8 +93,9 @@ def test_a_mistake_of_the_first_updates_is_told_in_one_line(
     assert word in lines[0]
 
 
-def test_a_right_training_is_told_nothing(told: Told) -> None:
-    assert told("none") == []
+@pytest.mark.parametrize("bug", ["none", "thawed"])
+def test_a_right_training_is_told_nothing(told: Told, bug: str) -> None:
+    assert told(bug) == []
 
 
 def test_an_option_turns_the_look_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -124,6 +124,21 @@ def test_an_end_of_text_that_is_masked_as_padding_is_named_without_a_tokenizer(
 
 
 @pytest.mark.slow
+def test_an_end_of_its_own_before_the_padding_is_seen_where_labels_are_rolled(
+    tmp_path: Path,
+) -> None:
+    batches = []
+    for tokens, _ in padded(PADDING):
+        tokens = torch.cat([tokens, tokens[:, :1]], 1)
+        tokens[:, -1] = PADDING
+        tokens[0, -1] = END  # the longest row has no padding
+        labels = tokens.roll(-1, 1)
+        labels[(labels == PADDING) | (tokens == END)] = -100
+        batches.append((tokens, labels))
+    assert checked(tmp_path, "end_of_text", batches).status == "does not apply"
+
+
+@pytest.mark.slow
 def test_labels_of_another_batch_are_named(tmp_path: Path) -> None:
     labels = [batch[:, 1:] for batch in rows()]
     mixed = [(batch[:, :-1], labels[(at + 3) % 8]) for at, batch in enumerate(rows())]
