@@ -7,6 +7,8 @@ from sonde.forensics.checks.check_rule import Check, Outcome, does_not_apply, fi
 
 _MIN_SEEN: Final = 4
 """Fewer end-of-text tokens than this among the inputs say nothing."""
+_MIN_ANSWERS: Final = 16
+"""Fewer answers than this may all have been cut off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,13 +16,17 @@ class EndOfText:
     """What was measured over the first batches."""
 
     token: int | None
-    """The end-of-text token; None if neither a tokenizer nor the rows say it, or targets are not
-    the next token.
+    """The end-of-text token; None if neither a tokenizer, nor the model's configuration, nor the
+    rows say it, or targets are not the next token.
     """
     num_seen: int = 0
     """How often it is in the inputs after the first position, padding left out."""
     num_counted: int = 0
     """How often it is a target that counts."""
+    num_answers: int = 0
+    """How many rows have a beginning that does not count, as the question before an answer; those
+    that were cut off left out, and 0 if all end with the same token.
+    """
     is_padding_token: bool = False
     """Whether rows are padded with it."""
 
@@ -31,6 +37,11 @@ def judge(measured: EndOfText) -> Outcome:
         return does_not_apply("The targets are not the next token, or nothing says how texts end.")
     if measured.num_counted:
         return fine(f"Token {measured.token} ends texts {measured.num_counted} times.")
+    if not measured.num_seen and measured.num_answers >= _MIN_ANSWERS:
+        return wrong(
+            f"Token {measured.token} ends a text, and none of {measured.num_answers} answers has"
+            " it: the model does not learn to stop."
+        )
     if measured.num_seen < _MIN_SEEN:
         return does_not_apply(f"The first batches hold {measured.num_seen} ends of texts.")
     because = ""
@@ -47,7 +58,10 @@ CHECK: Final = Check(
     title="end of text",
     question="Is the end-of-text token ever a target that counts?",
     meaning="A model that is never taught to stop generates until it is cut off.",
-    advice="Pad with a token of its own, or mask labels by the attention mask, not by the token.",
+    advice=(
+        "Put the end-of-text token after every answer; pad with a token of its own, or mask labels"
+        " by the attention mask, not by the token."
+    ),
     applies_to="next-token training with an end-of-text token",
     judge=judge,
 )

@@ -20,6 +20,12 @@ from sonde.forensics.checks.check_rule import (
 ROUNDING: Final = 1e-5
 """Differences below this share of the largest value may be rounding."""
 _BATCH_STATISTICS: Final = ("BatchNorm", "SyncBatchNorm")
+BY_EMBEDDING: Final = "the embedding has this token as its padding_idx"
+BY_LOSS: Final = "the loss leaves padding out"
+_READS_ALL: Final = ("attention", "attn", "lstm", "gru", "rnn")
+"""Layers that read whole rows. Convolutions and means over a row read its padding too, and often
+that is put up with.
+"""
 _ROUTING: Final = ("moe", "expert", "router", "gate")
 
 
@@ -49,8 +55,8 @@ class Influence:
     """Whether the batch has positions that begin again, and the model looks up others."""
     positions_go_on: bool = False
     """Whether the positions that the model looks up go on from one document to the next."""
-    has_mask: bool = True
-    """Whether a mask of the batch says what padding is, and not the loss alone."""
+    padding_known_by: str = ""
+    """What says what padding is, if it is no mask of the batch: `BY_EMBEDDING` or `BY_LOSS`."""
     are_rows_known: bool = True
     """Whether the loss shows which dimension of the batch its rows are in."""
 
@@ -117,11 +123,15 @@ def judge_padding(measured: Influence) -> Outcome:
     if not measured.num_moved:
         return fine(f"Other padding moved none of {measured.num_compared} positions.")
     share = percent(measured.num_moved / measured.num_compared)
-    known = "the batch has a mask" if measured.has_mask else "the loss leaves padding out"
-    return wrong(
+    known = measured.padding_known_by or "the batch has a mask"
+    text = (
         f"Other tokens in the padding moved {share} of {measured.num_compared} predictions, though"
         f" {known}.{_first(measured)}"
     )
+    where = f"{measured.module} {measured.kind}".lower()
+    if measured.padding_known_by == BY_EMBEDDING and not any(word in where for word in _READS_ALL):
+        return cannot_tell(f"{text} A mean or a convolution over the row may be meant.")
+    return wrong(text)
 
 
 PADDING: Final = Check(
@@ -129,8 +139,9 @@ PADDING: Final = Check(
     title="padding",
     question="Does the content of padding leave predictions alone?",
     meaning="A row's prediction depends on how far its batch is padded.",
-    advice="Pass the mask on to attention and pooling, and look at its polarity.",
-    applies_to="batches of tokens with a mask of the padding, or a loss that leaves it out",
+    advice="Give attention and pooling a mask of the padding, and look at its polarity.",
+    applies_to="batches of tokens with a mask of the padding, an embedding with padding_idx, or a"
+    " loss that leaves padding out",
     judge=judge_padding,
 )
 

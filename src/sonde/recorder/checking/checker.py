@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from torch import Tensor
 
 from sonde import ranks
+from sonde.checkpoint.weights import bare
 from sonde.forensics.checks import CHECKS
 from sonde.forensics.checks.check_report import CheckReport, RowPicture
 from sonde.forensics.checks.check_rule import (
@@ -25,7 +26,7 @@ from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import ALIKE, LabelShift
 from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import Precision
-from sonde.recorder.checking import influence, ordering, packing, running, scaling, targets
+from sonde.recorder.checking import influence, ordering, packing, padding, running, scaling, targets
 from sonde.recorder.checking.accumulating import accumulation
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
@@ -33,6 +34,7 @@ from sonde.recorder.checking.forward_watch import Look
 from sonde.recorder.checking.half_range import half_range
 from sonde.recorder.checking.influence import Base
 from sonde.recorder.checking.source_padding import source_padding
+from sonde.recorder.checking.text_ends import end_of_text
 from sonde.recorder.reach import moves_by_itself
 
 _T = TypeVar("_T")
@@ -159,7 +161,10 @@ class Checker:
         self._try("loss_inputs", lambda: targets.loss_inputs(looks[0]))
         self._try("counted_positions", lambda: targets.counted_positions(looks, feeds, of_looks))
         self._try("padding_in_loss", lambda: targets.padding_in_loss(paired, pairs))
-        self._try("end_of_text", lambda: targets.end_of_text(decode, paired, pairs))
+        self._try(
+            "end_of_text",
+            lambda: end_of_text(decode, bare(self._bench.training.model), paired, pairs),
+        )
         self._try("label_order", lambda: ordering.label_order(looks, rows_of))
         names = self._first.rows_of_updates()
         numbers = self._first.numbers
@@ -198,8 +203,8 @@ class Checker:
         if ranks.any_rank(isinstance(shift, LabelShift) and shift.offset != 0):
             unknown = _CUT
         if ranks.any_rank(base.pair is None):
-            return influence.row_padding(self._bench, base, unknown)
-        measured = influence.padding(self._bench, base, unknown)
+            return padding.row_padding(self._bench, base, unknown)
+        measured = padding.padding(self._bench, base, unknown)
         if measured.unfit and not unknown and ranks.world_size() == 1:
             return source_padding(self._bench, base) or measured
         return measured

@@ -56,6 +56,8 @@ class Lookup(NamedTuple):
 
     ids: Tensor
     num_embeddings: int
+    padding: int = -1
+    """The token that the embedding has as its `padding_idx`; below 0 if it has none."""
 
 
 class LossCall(NamedTuple):
@@ -235,7 +237,10 @@ class ForwardWatch(TorchFunctionMode):
         given = _arguments(F.embedding, args, kwargs)
         ids = given["input"]
         number = len(self.look.lookups)
-        self.look.lookups.append(Lookup(ids.detach(), given["weight"].shape[0]))
+        num_embeddings = given["weight"].shape[0]
+        padding = given["padding_idx"]
+        padding = -1 if padding is None else padding % num_embeddings
+        self.look.lookups.append(Lookup(ids.detach(), num_embeddings, padding))
         replaced = self._changed.get(number)
         if replaced is None or replaced.shape != ids.shape:
             return args

@@ -13,13 +13,13 @@ from sonde.forensics.checks.influence import Influence
 from sonde.forensics.checks.label_shift import LabelShift, shift_of
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.forward_watch import Look
-from sonde.recorder.checking.targets import Aligned, padding_of
+from sonde.recorder.checking.targets import Aligned
 
 _QUANTILES: Final = (0.34, 0.67)
 """After which of the positions that count tokens are changed."""
 _MAX_OFFSET: Final = 3
 _NOT_NEXT: Final = "The targets are not the next tokens."
-_NO_TOKENS: Final = "The model looks up no tokens that the loss has targets for."
+NO_TOKENS: Final = "The model looks up no tokens that the loss has targets for."
 DIFFERS: Final = "The same step gives another result each time."
 
 
@@ -197,7 +197,7 @@ def _of_later_tokens(
 def _without_looking(base: Base, shift: int | None) -> Ahead:
     """Return what is known without changing tokens, and why none were changed."""
     if base.pair is None:
-        return Ahead(LabelShift(has_tokens=False), Influence(unfit=_NO_TOKENS))
+        return Ahead(LabelShift(has_tokens=False), Influence(unfit=NO_TOKENS))
     pair = base.pair
     own, following = pair.shares_in_rows() or (None, None)
     measured = LabelShift(
@@ -302,73 +302,6 @@ def _has_moved(
         if bool(((old != new)[:, :width] & where).any()):
             return True
     return False
-
-
-def padding(bench: Bench, base: Base, unknown: str) -> Influence:
-    """Change the tokens in the padding. `unknown` says why it would tell nothing; empty if it
-    would.
-    """
-    pair = base.pair
-    if pair is None:
-        return Influence(unfit=_NO_TOKENS) if ranks.any_rank(True) else Influence()
-    mask = padding_of(base.feed, pair.ids)
-    if ranks.any_rank(mask is None) or mask is None:
-        return Influence(unfit="The batch has no mask of its padding.")
-    if unknown or not base.is_repeatable:
-        return Influence(unknown=unknown or DIFFERS)
-    moved = move_tokens(bench, base, mask)
-    if moved is None:
-        return Influence(unknown="The scores could not be compared.")
-    index = min(pair.counts.shape[1], mask.shape[1])
-    compared = pair.counts.clone()
-    compared[:, :index] &= ~mask[:, :index]
-    compared &= mask.any(1, keepdim=True)
-    return influence_of(base, moved, compared)
-
-
-def row_padding(bench: Bench, base: Base, unknown: str) -> Influence:
-    """Change the tokens in the padding where each row has one target."""
-    call = base.look.main_loss()
-    tokens = _row_tokens(base)
-    unfit = "The batch has no mask of its padding."
-    mask = None if tokens is None else padding_of(base.feed, tokens[1])
-    possible = mask is not None and call is not None and base.is_repeatable
-    if ranks.any_rank(not possible) or tokens is None or call is None or mask is None:
-        return Influence(unfit=unfit)
-    if unknown:
-        return Influence(unknown=unknown)
-    number, ids, size = tokens
-    other = torch.where(mask, (ids + 1 + size // 3) % size, ids)
-    look = bench.forward(base.feed, changed={number: other}, watch_modules=True)
-    again = look.main_loss()
-    if again is None or again.scores.shape != call.scores.shape:
-        return Influence(unknown="The scores could not be compared.")
-    rows = mask.any(1)
-    difference = (again.scores - call.scores).float().abs().reshape(len(rows), -1).amax(1)
-    moved = (difference > 0) & rows
-    scale = float(call.scores.float().abs().max().clamp_min(1e-30))
-    kept = ~mask & rows.unsqueeze(1)
-    name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows, kept)
-    return Influence(
-        num_compared=int(rows.sum()),
-        num_moved=int(moved.sum()),
-        largest=float(difference.max()) / scale,
-        module=name,
-        kind=kind,
-    )
-
-
-def _row_tokens(base: Base) -> tuple[int, Tensor, int] | None:
-    """Return the first tokens looked up that have one row for each target: their lookup, they, and
-    how many embeddings there are.
-    """
-    call = base.look.main_loss()
-    if call is None:
-        return None
-    for number, lookup in enumerate(base.look.lookups):
-        if lookup.ids.dim() == 2 and len(lookup.ids) == call.target.numel():
-            return number, lookup.ids, lookup.num_embeddings
-    return None
 
 
 def rows(bench: Bench, base: Base, *, is_next_token: bool) -> Influence:

@@ -6,7 +6,7 @@ of the source end with that token again and again: so it is the padding of both.
 
 import torch
 
-from sonde.forensics.checks.influence import Influence
+from sonde.forensics.checks.influence import BY_LOSS, Influence
 from sonde.recorder.checking.bench import Bench
 from sonde.recorder.checking.forward_watch import Look, Lookup
 from sonde.recorder.checking.influence import Base, compare_scores
@@ -35,7 +35,7 @@ def source_padding(bench: Bench, base: Base) -> Influence | None:
         return Influence(
             num_compared=int(compared.sum()),
             num_moved=int((moved.positions & compared).sum()),
-            has_mask=False,
+            padding_known_by=BY_LOSS,
             largest=float(moved.largest[compared].max()) if bool(compared.any()) else 0.0,
         )
     return None

@@ -4,14 +4,13 @@ ends of texts among them, and how targets lie against the inputs.
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sonde.forensics.checks.counted_positions import CountedPositions, PaddingInLoss
-from sonde.forensics.checks.end_of_text import EndOfText
 from sonde.forensics.checks.label_shift import ALIKE
 from sonde.forensics.checks.loss_inputs import DIFFERENCE, LossInputs
 from sonde.forensics.checks.start_loss import StartLoss
@@ -27,8 +26,6 @@ _MIN_COMPARED: Final = 8
 _MOST_BY_CHANCE: Final = 0.5
 _MAX_LONGER: Final = 16
 """By how many positions the targets of a row may be fewer or more than its tokens."""
-_MIN_BATCHES: Final = 4
-"""In fewer batches, the longest text may end with the padding token by chance."""
 _MIN_RUN: Final = 4
 _MIN_ROWS: Final = 4
 _MOST_INSIDE: Final = 0.02
@@ -434,74 +431,3 @@ def trailing(ids: Tensor, token: int) -> Tensor:
     """Return where rows end with a token again and again."""
     is_token = (ids == token).long()
     return is_token.flip(1).cumprod(1).flip(1).bool()
-
-
-def end_of_text(decode: Any, feeds: Sequence[Feed], pairs: Sequence[Aligned]) -> EndOfText:
-    """Measure how often the end-of-text token is an input, and a target that counts. The tokenizer
-    says which one it is; without one, the rows may.
-    """
-    tokenizer = getattr(decode, "__self__", None)
-    token = getattr(tokenizer, "eos_token_id", None)
-    if not all(pair.next_share >= ALIKE for pair in pairs):
-        return EndOfText(token=None)
-    if not isinstance(token, int):
-        return _masked_ends(pairs)
-    num_seen = 0
-    num_counted = 0
-    for feed, pair in zip(feeds, pairs, strict=True):
-        seen = pair.ids[:, 1:] == token
-        padding = padding_of(feed, pair.ids)
-        if padding is None:
-            padding = trailing(pair.ids, token)  # its end may be padding: nothing tells them apart
-        seen = seen & ~padding[:, 1:]
-        num_seen += int(seen.sum())
-        num_counted += int(((pair.target == token) & pair.counts).sum())
-    return EndOfText(
-        token=token,
-        num_seen=num_seen,
-        num_counted=num_counted,
-        is_padding_token=getattr(tokenizer, "pad_token_id", None) == token,
-    )
-
-
-def _masked_ends(pairs: Sequence[Aligned]) -> EndOfText:
-    """Find a padding token that also ends every text, and never counts.
-
-    Batches are padded to their longest text. If that one ends with padding too, and with exactly
-    one token of it in every batch, the token is the end of the text.
-    """
-    token = trailing_padding(pairs)
-    widths = {pair.ids.shape[1] for pair in pairs}
-    if token is None or len(pairs) < _MIN_BATCHES or len(widths) < 2:
-        return EndOfText(token=None)
-    if len(_last_tokens(pairs, token)) == 1:
-        return EndOfText(token=None)  # texts have an end of their own
-    for pair in pairs:
-        is_counted = bool(((pair.target == token) & pair.counts).any())
-        if is_counted or not _ends_with_one(pair, token):
-            return EndOfText(token=None)
-    num_rows = sum(len(pair.ids) for pair in pairs)
-    return EndOfText(token=token, num_seen=num_rows, is_padding_token=True)
-
-
-def _ends_with_one(pair: Aligned, token: int) -> bool:
-    """Return whether the longest text of a batch is followed by one token of padding. The inputs
-    may lack the last token; then its target does not count.
-    """
-    num_padding = trailing(pair.ids, token).sum(1)
-    shortest = int(num_padding.argmin())
-    if int(num_padding[shortest]) == 1:
-        return True
-    has_last = pair.target.shape[1] < pair.ids.shape[1]
-    return int(num_padding[shortest]) == 0 and not has_last and not bool(pair.counts[shortest, -1])
-
-
-def _last_tokens(pairs: Sequence[Aligned], padding: int) -> set[int]:
-    """Return the tokens that stand before the padding of rows."""
-    found: set[int] = set()
-    for pair in pairs:
-        num_padding = trailing(pair.ids, padding).sum(1)
-        is_padded = (num_padding > 0) & (num_padding < pair.ids.shape[1])
-        places = pair.ids.shape[1] - 1 - num_padding
-        found |= set(pair.ids[is_padded].gather(1, places[is_padded, None]).flatten().tolist())
-    return found
