@@ -53,7 +53,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "inputs_changed": frozenset({"changed_data", "odd_values"}),
     "tokenizer_changed": frozenset({"changed_tokenizer"}),
     "reversed_text": frozenset({"garbled_text", "foreign_language"}),
-    "underflow": frozenset({"precision"}),
+    "underflow": frozenset({"precision", "epsilon"}),
     "clipped_each_micro_batch": frozenset({"accumulation"}),
     # Answers of the third set, mapped before its sealed parts were run. `target_leak`,
     # `constant_targets`, `blank_is_a_label`, `wrong_sign`, `coarse_positions`, `weight_decay`,

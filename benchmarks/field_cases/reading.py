@@ -31,7 +31,8 @@ SURE: Final = 0.7
 ONE_BATCH: Final = ("data", "rows")
 """The classes of failures that lie in one batch."""
 
-_LOGGER: Final = r"^(?:[A-Z]+:sonde[\w.]*:)?(?:sonde: )?"
+_LOGGER: Final = r"^(?:[A-Z]+:sonde[\w.]*:(?:sonde: )?|sonde: )"
+"""How a line of sonde's begins: with the name of its logger, or with its own."""
 _STEP_LINE: Final = re.compile(_LOGGER + r"step (\d+): ")
 _OWN_LINE: Final = re.compile(r"^(?:(?:WARNING|ERROR):sonde[\w.]*:|sonde: )")
 _RESUMED: Final = re.compile(_LOGGER + r"resumed at step (\d+)")

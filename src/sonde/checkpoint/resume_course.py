@@ -378,10 +378,11 @@ def generators(before: Before, now: Now) -> Finding | None:
     if others:
         text = f"others ({', '.join(sorted(others))}); this step draws no numbers from them"
         return Finding(what=GENERATORS, status=CHANGED, text=text, figures=figures)
+    if moved and not draws:
+        text = "as they were, but for a few numbers drawn since; this step draws none"
+        return Finding(what=GENERATORS, status=SAME, text=text, figures=figures)
     if moved:
         text = "restored, but a few numbers were drawn since: dropout differs"
-        if not draws:
-            text = "restored; a few numbers were drawn since, and this step draws none"
         return Finding(what=GENERATORS, status=CHANGED, text=text, figures=figures)
     return Finding(what=GENERATORS, status=SAME, text="as they were", figures=figures)
 

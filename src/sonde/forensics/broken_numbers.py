@@ -30,6 +30,12 @@ class BrokenNumbers:
     """The parameters and buffers that held such numbers before the step."""
     num_weights: int = 0
     """The number of parameters and buffers."""
+    lone_weight: str = ""
+    """A parameter one value of which is far beyond all of its others; empty if there is none."""
+    lone_value: float = math.nan
+    """The magnitude of that value."""
+    lone_others: float = math.nan
+    """The largest magnitude of the others."""
     is_forward: bool = False
     """Whether the forward pass gives such numbers. If not, only the backward pass does."""
     module: str = ""
@@ -62,7 +68,8 @@ class BrokenNumbers:
     @property
     def was_broken_before(self) -> bool:
         """Whether the batch or the weights explain it, before any operation."""
-        return bool(self.input_rows or self.weights or self.has_no_targets)
+        is_broken = self.input_rows or self.weights or self.has_no_targets
+        return bool(is_broken or self.lone_weight)
 
     @property
     def is_of_few_rows(self) -> bool:

@@ -23,6 +23,8 @@ from sonde.spikes.sample_watch import LOSS
 from sonde.spread import Spread
 from sonde.texts.signs import Sign
 
+LITTLE: Final = 0.25
+"""A loss that rises by less than this fraction rises by little."""
 _STATE_SHARE: Final = 0.4
 """The state is to blame if other batches have risen by this fraction of the rise of this one."""
 _NORMAL_Z: Final = 3.0
@@ -148,6 +150,12 @@ class SceneEvidence:
         if not self.others:
             return False
         return self.rise_of_others > _STATE_SHARE * (finite(self.own) - finite(self.usual)) > 0
+
+    @property
+    def has_risen_by_little(self) -> bool:
+        """Whether the loss of the step is at most a little above the usual one."""
+        rise = finite(self.own) - finite(self.usual)
+        return rise < LITTLE * abs(finite(self.usual))
 
     @property
     def is_only_this_batch(self) -> bool:

@@ -45,6 +45,10 @@ _BOTH: Final = 3
 """How many times as long forward and backward take as forward alone."""
 WHOLE: Final = "model"
 """The name of the model itself among its modules."""
+_ABSURD: Final = 1e6
+"""A value this many times as large as all others of its parameter is not the work of training."""
+_MIN_VALUES: Final = 16
+"""Among fewer values, one may be far larger than the others."""
 _MAX_DEPTH: Final = 3
 """How deep lists and dicts in the inputs and outputs of modules are followed."""
 
@@ -57,12 +61,16 @@ def find_broken(training: Training, micro: MicroBatch, limits: SceneLimits) -> B
     weights = _weights_not_finite(training.model)
     num_weights = len([*training.model.parameters(), *training.model.buffers()])
     count = num_rows(micro.batch)
-    if bad_rows or weights:
+    lone = _lone_weight(training.model)
+    if bad_rows or weights or lone.name:
         return BrokenNumbers(
             input_rows=tuple(bad_rows),
             num_rows=count,
             weights=tuple(weights),
             num_weights=num_weights,
+            lone_weight=lone.name,
+            lone_value=lone.value,
+            lone_others=lone.others,
         )
     walk = _Walk(training.device_type)
     capture = TokenLossCapture()
@@ -159,6 +167,29 @@ def _weights_not_finite(model: nn.Module) -> list[str]:
     """Return the names of the weights that are not finite, buffers included."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if not _is_finite(tensor)]
+
+
+class _LoneValue(NamedTuple):
+    """A value of a parameter that is far beyond all of its others."""
+
+    name: str = ""
+    value: float = math.nan
+    others: float = math.nan
+
+
+def _lone_weight(model: nn.Module) -> _LoneValue:
+    """Return the parameter one value of which no training gives, as a bit that flips does."""
+    for name, parameter in model.named_parameters():
+        if parameter.layout is not torch.strided or parameter.numel() < _MIN_VALUES:
+            continue
+        sizes = parameter.detach().abs()
+        largest = float(sizes.max())
+        if _ABSURD < largest < math.inf:
+            others = float(sizes.masked_fill(sizes == largest, 0.0).max())
+            is_alone = int((sizes == largest).sum()) == 1
+            if is_alone and largest > _ABSURD * others:
+                return _LoneValue(name, largest, others)
+    return _LoneValue()
 
 
 def _is_finite(value: Any) -> bool:

@@ -31,7 +31,7 @@ def write_first_verdict(
     """Judge a scene, write the verdict into the run, log it in one line, and return it.
     `headline` says what happened. If it `may_be_noise` and no cause is likely, nothing is said, and
     None is returned: the event itself is recorded in any case. A bad state is no noise, unless the
-    rate has restarted.
+    rate has restarted, or the loss has risen by little: that is told if it lasts.
     """
     now = time.time()
     verdict = Verdict(
@@ -46,7 +46,8 @@ def write_first_verdict(
         loss=update.loss,
     )
     is_named = verdict.names_a_cause and verdict.causes[0].confidence >= _LIKELY
-    is_state_bad = scene.is_state_bad and not scene.has_restarted_rate
+    may_recover = scene.has_restarted_rate or scene.has_risen_by_little
+    is_state_bad = scene.is_state_bad and not may_recover
     if may_be_noise and not is_named and not is_state_bad:
         return None
     root = run.layout.root

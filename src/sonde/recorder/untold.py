@@ -5,14 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sonde.forensics.scene_evidence import SceneEvidence
+from sonde.forensics.scene_evidence import LITTLE, SceneEvidence
 from sonde.recorder.update import Update
 from sonde.spikes.detectors import Event
 
 _SMALL_BATCH: Final = 0.5
 """A batch with less than this fraction of the usual rows is much smaller."""
-_LITTLE: Final = 0.25
-"""A loss that rises by less than this fraction rises by little."""
 _LASTING: Final = 5
 """A loss that is high for this many steps more does not pass by itself."""
 
@@ -99,9 +97,12 @@ def _may_be_negative(recent: Iterable[Update]) -> bool:
 
 
 def _has_usual_loss(update: Update, recent: Iterable[Update]) -> bool:
-    """Return whether the loss of an update is not above all of those before it."""
+    """Return whether the loss of an update is at most a little above those before it."""
     losses = [other.loss for other in recent if other.loss is not None and other is not update]
-    return update.loss is not None and bool(losses) and update.loss <= max(losses)
+    if update.loss is None or not losses:
+        return False
+    highest = max(losses)
+    return update.loss < highest + LITTLE * abs(highest)
 
 
 def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bool:
@@ -113,4 +114,4 @@ def _is_like_noise(event: Event, update: Update, recent: Iterable[Update]) -> bo
     sizes = sorted(other.num_rows for other in recent)
     if sizes and update.num_rows < _SMALL_BATCH * sizes[len(sizes) // 2]:
         return True
-    return event.metric == "loss" and event.value - event.baseline < _LITTLE * abs(event.baseline)
+    return event.metric == "loss" and event.value - event.baseline < LITTLE * abs(event.baseline)

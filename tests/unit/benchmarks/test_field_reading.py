@@ -43,7 +43,7 @@ def test_lines_of_sonde_that_tell_of_a_problem_are_told_from_information_and_oth
         "INFO:sonde:sonde: recording run: loss\n"
         "sonde: recording run: loss\n"
         "iter 20: loss 3.0\n"
-        "step 130: loss 2.9, expected 2.0. The batch holds garbled text\n"
+        "WARNING:sonde:step 130: loss 2.9, expected 2.0. The batch holds garbled text\n"
         "WARNING:sonde:step 131: loss 2.9, expected 2.0.\n"
         "WARNING:sonde:sonde: the model is in evaluation mode\n"
         "WARNING:lightning:step 3: something of Lightning's\n"
@@ -80,7 +80,7 @@ def test_an_event_notices_a_failure_within_thirty_steps_of_its_onset(
 ) -> None:
     assert count(case_of(), Gotten(events=({"first_step": step},))).noticed is is_noticed
     assert count(case_of(), Gotten(events=({"step": step},))).noticed is is_noticed
-    printed = f"step {step}: loss 3, expected 2. The learning rate jumped.\n"
+    printed = f"WARNING:sonde:step {step}: loss 3, expected 2. The learning rate jumped.\n"
     assert count(case_of(), Gotten(printed=printed)).noticed is is_noticed
 
 
@@ -137,7 +137,7 @@ def test_a_first_verdict_in_the_run_misleads_although_the_diagnosis_is_right() -
 
 
 def test_a_sentence_that_blames_samples_misleads_where_none_is_to_blame() -> None:
-    gotten = Gotten("step 110: loss 3, expected 2. A few samples did it.\n")
+    gotten = Gotten("WARNING:sonde:step 110: loss 3, expected 2. A few samples did it.\n")
     assert count(case_of(), gotten).misled
     assert not count(case_of("garbled_text"), gotten).misled
 
@@ -174,11 +174,11 @@ def test_a_control_alarms_by_what_is_said_unasked_and_not_by_a_calm_verdict() ->
     asked = Gotten(verdict=verdict("learning_rate", 0.7))
     assert not count(calm, asked).alarms
     assert count(calm, asked).misled
-    assert count(calm, Gotten("step 9: loss 3, expected 2.\n")).alarms
+    assert count(calm, Gotten("WARNING:sonde:step 9: loss 3, expected 2.\n")).alarms
     assert count(calm, Gotten(first_verdicts=(verdict("hard_sample", 0.3),))).alarms
     assert count(calm, Gotten(REPORT)).alarms
     assert not count(calm, Gotten(verdict=verdict("nothing_wrong", 0.9))).misled
 
 
 def test_an_answer_that_is_not_in_the_table_stands_for_itself() -> None:
-    assert names_of(["learning_rate", "rate_zero"]) == {"learning_rate", "no_rate"}
+    assert names_of(["stuck", "rate_zero"]) == {"stuck", "no_rate", "learning_rate"}

@@ -192,6 +192,21 @@ def test_weights_that_broke_between_two_steps_are_named(tmp_path: Path) -> None:
     assert (first.cause, first.module) == ("bad_weights", "last.weight")
 
 
+@pytest.mark.parametrize("num_values", [1, 32])
+def test_one_absurd_value_of_a_weight_is_told_from_weights_that_grew(
+    tmp_path: Path, num_values: int
+) -> None:
+    def spoil(x: Tensor, model: Net) -> None:
+        del x
+        with torch.no_grad():
+            model.first.weight.view(-1)[:num_values] = 1e37
+
+    train(tmp_path, nn.Softplus(), spoil)
+    first = verdict(tmp_path)
+    assert (first.cause == "bad_weights") is (num_values == 1)
+    assert num_values > 1 or first.module == "first.weight"
+
+
 class Log(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.log(60 - x.abs())

@@ -1,4 +1,7 @@
-"""Weights were not finite before the step: an earlier update, or a load, broke them."""
+"""Weights were broken before the step, by an earlier update, by a load, or by the machine.
+
+They were not finite, or one value was far beyond all others.
+"""
 
 from typing import Final
 
@@ -19,7 +22,11 @@ def judge_scene(scene: SceneEvidence) -> CauseFinding | None:
 
 
 def _judge(broken: BrokenNumbers, step: int) -> CauseFinding | None:
-    if not broken.weights or broken.input_rows:
+    if broken.input_rows:
+        return None
+    if broken.lone_weight and not broken.weights:
+        return _lone(broken, step)
+    if not broken.weights:
         return None
     sentence = (
         f"before step {step}, {len(broken.weights)} of {broken.num_weights} parameters and buffers"
@@ -27,6 +34,20 @@ def _judge(broken: BrokenNumbers, step: int) -> CauseFinding | None:
     )
     return CauseFinding(
         score=0.97, evidence=[sentence], module=broken.weights[0], bad_checkpoint=step - 1
+    )
+
+
+def _lone(broken: BrokenNumbers, step: int) -> CauseFinding:
+    sentence = (
+        f"before step {step}, one value of {broken.lone_weight} is {broken.lone_value:.3g}, and all"
+        f" its others are at most {broken.lone_others:.3g}: training does not do that"
+    )
+    return CauseFinding(
+        score=0.97,
+        evidence=[sentence],
+        module=broken.lone_weight,
+        bad_checkpoint=step - 1,
+        title="One value of the weights is absurd: something other than training wrote it.",
     )
 
 
