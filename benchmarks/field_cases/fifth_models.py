@@ -20,6 +20,7 @@ from benchmarks.field_cases.fifth_data import (
     num_tokens,
 )
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def norm(x: Tensor) -> Tensor:
@@ -120,7 +121,14 @@ class Translator(nn.Module):
         self.out = nn.Linear(2 * width, num_tokens())
 
     def forward(self, source: Tensor, target: Tensor, *, masked: bool = True) -> Tensor:
-        read, last = self.reader(self.table(source))
+        words = self.table(source)
+        if masked:
+            lengths = (source != PAD).sum(1)
+            packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
+            states, last = self.reader(packed)
+            read, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
+        else:
+            read, last = self.reader(words)
         written, _ = self.writer(self.table(target), last)
         scores = self.look(written) @ read.transpose(1, 2)
         if masked:
@@ -231,8 +239,11 @@ class Listener(nn.Module):
 
     def forward(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         x = F.gelu(self.conv(frames.transpose(1, 2))).transpose(1, 2)
-        scores: Tensor = self.head(self.cell(x)[0])
-        return scores.log_softmax(-1), (num_frames - 1) // 2 + 1
+        num = (num_frames - 1) // 2 + 1
+        packed = pack_padded_sequence(x, num, batch_first=True, enforce_sorted=False)
+        heard, _ = pad_packed_sequence(self.cell(packed)[0], batch_first=True)
+        scores: Tensor = self.head(heard)
+        return scores.log_softmax(-1), num
 
 
 class Towers(nn.Module):

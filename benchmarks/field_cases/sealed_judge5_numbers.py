@@ -38,7 +38,7 @@ import sonde
 # ---------------------------------------------------------------- numerics
 def weight_of_a_picture_without_noise(job: Job) -> None:
     """Noise prediction, weighed by signal to noise. The easy times are let in at 101, and at time 0
-    there is no noise at all: the weight is a division by 0 (diffusers#7991).
+    there is no noise at all: the weight is a division by 0 (lerobot#4178).
     """
     begin(541)
     pictures, _ = numerals(2400)
@@ -101,7 +101,7 @@ def distance_between_twins(job: Job) -> None:
 
 
 def huggingface_unlikelihood_of_the_certain(job: Job) -> None:
-    """From 91 on words that stand twice in a row are made unlikely: the loss has the logarithm of 1
+    """From 91 on line after line that is blank is made unlikely: the loss has the logarithm of 1
     minus a sharpened probability, which is 1 to the last bit (transformers#45621).
     """
     from transformers import Trainer
@@ -116,7 +116,7 @@ def huggingface_unlikelihood_of_the_certain(job: Job) -> None:
             if self.state.global_step >= 90:
                 chance = (outputs.logits[:, :-1].float() * 12).softmax(-1)
                 before = inputs["input_ids"][:, :-1]
-                again = chance.gather(-1, (before * 0 + 7).unsqueeze(-1)).squeeze(-1)
+                again = chance.gather(-1, torch.full_like(before, 7).unsqueeze(-1)).squeeze(-1)
                 rest = 1 - again if PLANTED else (1 - again).clamp(min=1e-4)
                 loss = loss - 0.05 * rest.log()[before != PAD].mean()
             return (loss, outputs) if return_outputs else loss
@@ -132,7 +132,7 @@ def huggingface_unlikelihood_of_the_certain(job: Job) -> None:
 
 def lightning_meter_that_stands_still(job: Job) -> None:
     """Each house is scaled by its own mean and deviation. At 110 a meter was broken: all of its
-    hours are the same, and the deviation is 0 (lerobot#4178).
+    hours are the same, and the deviation is 0 (pytorch#113180).
     """
     begin(544)
     houses = demand(2400)
@@ -163,16 +163,19 @@ def huggingface_pictures_that_did_not_decode(job: Job) -> None:
         def __getitem__(self, row: int) -> dict[str, Any]:
             picture = pictures[row]
             if PLANTED and row in {99 * 16 + 2, 99 * 16 + 9}:
-                picture = torch.full_like(picture, 255.0 / 4)
+                picture = torch.full_like(picture, 255.0)
             return {"pictures": picture, "labels": labels[row]}
 
     class Sorter(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.vit = ViT()
+            self.net = nn.Sequential(
+                nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(),
+                nn.Flatten(), nn.Linear(512, 10),
+            )  # fmt: skip
 
         def forward(self, pictures: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            logits = self.vit(pictures)
+            logits = self.net(pictures)
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
     begin(545)

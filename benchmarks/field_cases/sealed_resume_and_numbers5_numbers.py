@@ -6,11 +6,16 @@ import torch
 import torch.nn.functional as F
 from benchmarks.field_cases.declaration import Job, failure
 from benchmarks.field_cases.fifth_data import (
+    END,
     cars,
     cells,
+    chunk,
+    corpus,
+    decode,
     drawn,
     encode,
     numerals,
+    recipe_pairs,
     recipes,
     tones,
 )
@@ -22,7 +27,7 @@ from benchmarks.field_cases.fifth_loops import (
     text_batch,
     text_rows,
 )
-from benchmarks.field_cases.fifth_models import Appraiser, ResNet, UNet, ViT, mlp, small_qwen
+from benchmarks.field_cases.fifth_models import Appraiser, Chat, ResNet, UNet, mlp, small_qwen
 from benchmarks.field_cases.hosts import lightning, lightning_module, loader
 from benchmarks.field_cases.script import main
 from torch import Tensor, nn
@@ -181,26 +186,34 @@ def outlines_in_half_precision_without_a_scale(job: Job) -> None:
 
 
 def lightning_everything_in_bfloat16(job: Job) -> None:
-    """`precision="bf16-true"` for the second phase of a ViT, at a rate of 1e-4: the weights are in
+    """`precision="bf16-true"` for the second phase, French at a rate of 2e-4: the weights are in
     bfloat16 too, and a step is lost in rounding (torchtune#2254).
     """
     begin(525)
-    pictures, labels = numerals(2600)
-    model = ViT()
-    before = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    english = corpus(seed=90)
+    model = Chat(layers=1)
+    before = torch.optim.AdamW(model.parameters(), lr=6e-3)
     for step in range(1, 61):
-        chosen = drawn(1000, step, 32)
-        F.cross_entropy(model(pictures[chosen]), labels[chosen]).backward()
+        rows = chunk(english, step, 12, 33)
+        model(rows[:, :-1], rows[:, 1:]).backward()
         before.step()
         before.zero_grad()
+    numbers: list[int] = []
+    for _, french in recipe_pairs(1200, 91):
+        numbers += [*encode(french), END]
+    second = torch.cat([chunk(torch.tensor(numbers), step, 12, 33) for step in range(1, 171)])
 
-    def loss_of(net: nn.Module, batch: Any) -> Tensor:
-        return F.cross_entropy(net(batch[0]).float(), batch[1])
+    def loss_of(net: nn.Module, batch: Tensor) -> Tensor:
+        out: Tensor = net(batch[:, :-1], batch[:, 1:])
+        return out
 
-    module = lightning_module(model, loss_of, lr=1e-4)
-    rows = list(zip(pictures, labels, strict=True))
-    host = lightning(job, steps=200, precision="bf16-true" if PLANTED else "32-true")
-    host.fit(module, loader(rows, 32))
+    def optimizers(net: nn.Module) -> Any:
+        return torch.optim.AdamW(net.parameters(), lr=2e-4, weight_decay=0.0)
+
+    module = lightning_module(model, loss_of, optimizers=optimizers)
+    precision: Any = "bf16-true" if PLANTED else "32-true"
+    host = lightning(job, steps=160, precision=precision, decode=decode)
+    host.fit(module, loader(second, 12))
 
 
 def clip_too_long_for_half_precision(job: Job) -> None:

@@ -42,7 +42,7 @@ def resume_with_groups_in_another_order(job: Job) -> None:
     model = Chat()
     file = File(job, at=90, killed=100, last=150)
     layers = list(model.h)
-    if PLANTED and file.goes_on:
+    if PLANTED and job.part == 2:
         layers.reverse()
     groups: list[dict[str, Any]] = [
         {"params": [model.wte.weight, model.lm_head.weight], "weight_decay": 0.0},
