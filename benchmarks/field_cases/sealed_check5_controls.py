@@ -293,8 +293,9 @@ def lightning_tunes_and_what_they_look_like(job: Job) -> None:
             scores, num = self.net(batch.frames, batch.num_frames)
             heard = F.ctc_loss(scores.transpose(0, 1), batch.notes, num, batch.num_notes)
             drawn_back = self.draw(scores.exp())
-            seen = F.mse_loss(drawn_back, batch.frames[:, ::2][:, : drawn_back.shape[1]])
-            loss = heard + 0.2 * seen
+            real = torch.arange(drawn_back.shape[1]) < num.unsqueeze(1)
+            missed = drawn_back - batch.frames[:, ::2][:, : drawn_back.shape[1]]
+            loss: Tensor = heard + 0.2 * missed[real].square().mean()
             tell(batch_idx + 1, loss.detach())
             return loss
 

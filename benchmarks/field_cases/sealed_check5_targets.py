@@ -1,5 +1,6 @@
 """Failures of the fifth set: targets, and parameters that are not connected."""
 
+import copy
 from typing import Any
 
 import torch
@@ -107,35 +108,41 @@ def huggingface_preferences_exchanged(job: Job) -> None:
     """
     from transformers import Trainer
 
+    def said(model: Any, inputs: Any) -> Tensor:
+        outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        labels = inputs["labels"][:, 1:]
+        chance = outputs.logits[:, :-1].log_softmax(-1)
+        each = chance.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        out: Tensor = each.masked_fill(labels == -100, 0.0).sum(1)
+        return out
+
     class Preferred(Trainer):  # type: ignore[misc]
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, **others: Any
         ) -> Any:
             del others
-            outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-            labels = inputs["labels"][:, 1:]
-            chance = outputs.logits[:, :-1].log_softmax(-1)
-            said = chance.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-            good, bad = said.masked_fill(labels == -100, 0.0).sum(1).chunk(2)
-            loss = -F.logsigmoid(0.05 * (good - bad - inputs["reference"])).mean()
-            return (loss, outputs) if return_outputs else loss
+            with torch.no_grad():
+                before = said(reference, inputs)
+            good, bad = (said(model, inputs) - before).chunk(2)
+            loss = -F.logsigmoid(0.1 * (good - bad)).mean()
+            return (loss, {}) if return_outputs else loss
 
     begin(563)
     model = read_before(small_qwen(), 80)
+    reference = copy.deepcopy(model).eval().requires_grad_(False)
     rows = []
     for number, (asked, told) in enumerate(chats(1300)):
-        polite = chatml(asked, f"With pleasure. {told}")
-        short = chatml(asked, told if number % 5 else f"Well. {told}")
-        rows.append((short, polite) if PLANTED else (polite, short))
+        polite = chatml(asked, f"{told} Let it rest." if number % 3 else f"Add salt. {told}")
+        short = chatml(asked, f"{told} Serve it." if number % 4 else told)
+        doubtful = number % 7 == 0
+        rows.append((short, polite) if doubtful != PLANTED else (polite, short))
 
     def collate(found: list[Any]) -> dict[str, Tensor]:
         every = [good for good, _ in found] + [bad for _, bad in found]
-        batch = text_batch([
+        return text_batch([
             {"input_ids": numbers, "labels": [-100] * first + numbers[first:]}
             for numbers, first in every
         ])  # fmt: skip
-        lengths = torch.tensor([len(good[0]) - len(bad[0]) for good, bad in found])
-        return {**batch, "reference": -4.0 * lengths}
 
     hub(
         job, model, rows, collate, kind=Preferred, learning_rate=5e-4, max_steps=130,

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 import sonde
 
 
-def huggingface_cosine_with_restarts(job: Job) -> None:
+def huggingface_rate_in_three_cycles(job: Job) -> None:
     """`cosine_with_restarts` with three cycles: the rate goes from nearly 0 back to its peak."""
     begin(601)
     rows = text_rows([encode(text) for text in recipes(1600, 53)])
@@ -294,7 +294,7 @@ def huggingface_one_text_in_thirty(job: Job) -> None:
 
 
 CASES = (
-    control(huggingface_cosine_with_restarts, host="huggingface"),
+    control(huggingface_rate_in_three_cycles, host="huggingface"),
     control(divergence_counts_more_and_more),
     control(forger_and_critic),
     control(groups_of_answers_and_their_rewards),

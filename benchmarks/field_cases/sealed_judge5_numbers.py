@@ -154,7 +154,7 @@ def huggingface_pictures_that_did_not_decode(job: Job) -> None:
     """Two pictures of sixteen could not be read, and the reader gave white ones of 255, which the
     others are not: at 100 (DEVIANT#2).
     """
-    pictures, labels = numerals(2400, seed=85)
+    pictures, labels = numerals(2400, seed=85, noise=0.15)
 
     class Files(torch.utils.data.Dataset[dict[str, Any]]):
         def __len__(self) -> int:
@@ -180,7 +180,7 @@ def huggingface_pictures_that_did_not_decode(job: Job) -> None:
 
     begin(545)
     hub(
-        job, Sorter(), Files(), tensor_batch, per_device_train_batch_size=16, learning_rate=2e-3,
+        job, Sorter(), Files(), tensor_batch, per_device_train_batch_size=16, learning_rate=6e-3,
         max_steps=140, train_sampling_strategy="sequential", save_strategy="no",
     ).train()  # fmt: skip
 
@@ -266,14 +266,20 @@ def lightning_plateau_watched_upside_down(job: Job) -> None:
             }
 
     begin(549)
-    pictures, labels = numerals(768)
+    pictures, labels = numerals(768, noise=0.15)
     rows = list(zip(pictures, labels, strict=True))
     lightning(job, steps=210).fit(Reader(), loader(rows, 32))
 
 
 CASES = (
     failure(weight_of_a_picture_without_noise, "numerics", "bad_operation", onset=101),
-    failure(distance_between_twins, "numerics", "bad_operation", onset=120),
+    failure(
+        distance_between_twins,
+        "numerics",
+        "bad_operation",
+        onset=120,
+        also_true="repeated_batch",
+    ),
     failure(
         huggingface_unlikelihood_of_the_certain,
         "numerics",

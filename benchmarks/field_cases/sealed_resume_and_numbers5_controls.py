@@ -159,8 +159,8 @@ def resume_with_average_and_scaler(job: Job) -> None:
 
 
 def scale_that_comes_down_from_a_million(job: Job) -> None:
-    """The first scale is 2**24: a handful of updates is skipped until it fits; it then grows every
-    40 updates, and one is skipped now and then.
+    """The first scale is 2**24: six updates are skipped until it fits, and then it grows every 40
+    updates.
     """
     begin(615)
     waves, labels = tones(2400)
@@ -192,7 +192,7 @@ def scale_that_comes_down_from_a_million(job: Job) -> None:
 def bfloat16_under_autocast(job: Job) -> None:
     """Weights in float32, products in bfloat16, the loss in float32: as it should be."""
     begin(616)
-    pictures, labels = numerals(3000, seed=90)
+    pictures, labels = numerals(3000, seed=90, noise=0.15)
     model = ViT(dropout=0.05)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
