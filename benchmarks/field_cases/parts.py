@@ -13,7 +13,8 @@ FIRST: Final = ("judge", "resume_and_numbers", "check")
 SECOND: Final = ("judge2", "resume_and_numbers2", "check2")
 THIRD: Final = ("judge3", "resume_and_numbers3", "check3")
 FOURTH: Final = ("judge4", "resume_and_numbers4", "check4")
-SEALED: Final = (*FIRST, *SECOND, *THIRD, *FOURTH)
+FIFTH: Final = ("judge5", "resume_and_numbers5", "check5")
+SEALED: Final = (*FIRST, *SECOND, *THIRD, *FOURTH, *FIFTH)
 BUILDERS: Final = ("declaration.py", "hosts.py", "loops.py", "models.py", "script.py", "texts.py")
 """What the cases are built of: sealed with them, since they would be others without it."""
 SECOND_BUILDERS: Final = ("second_data.py", "second_loops.py", "second_models.py")
@@ -22,6 +23,8 @@ THIRD_BUILDERS: Final = ("third_data.py", "third_loops.py", "third_models.py")
 """What the third set is built of besides."""
 FOURTH_BUILDERS: Final = ("fourth_data.py", "fourth_loops.py", "fourth_models.py")
 """What the fourth set is built of besides."""
+FIFTH_BUILDERS: Final = ("fifth_data.py", "fifth_loops.py", "fifth_models.py")
+"""What the fifth set is built of besides."""
 
 
 def files_of(part: str) -> list[Path]:
@@ -40,6 +43,8 @@ def seal_of(part: str) -> str:
         builders += THIRD_BUILDERS
     if part in FOURTH:
         builders += FOURTH_BUILDERS
+    if part in FIFTH:
+        builders += FIFTH_BUILDERS
     for path in [*files_of(part), *(FOLDER / name for name in builders)]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())

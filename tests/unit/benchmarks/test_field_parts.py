@@ -65,6 +65,7 @@ def test_a_part_that_was_run_keeps_its_seal_and_the_others_are_sealed_as_they_ar
         ("second_models.py", parts.SECOND),
         ("third_models.py", parts.THIRD),
         ("fourth_models.py", parts.FOURTH),
+        ("fifth_models.py", parts.FIFTH),
     ],
 )
 def test_the_seals_of_a_set_cover_what_it_is_built_of(
