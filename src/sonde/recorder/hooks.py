@@ -250,6 +250,16 @@ def _overheard_clipping(original: Function, listeners: list[Function]) -> Functi
     return overheard
 
 
+def _overheard_value_clipping(original: Function, listeners: list[Function]) -> Function:
+    def overheard(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        for listener in listeners:
+            listener(listed)
+        return original(listed, *args, **kwargs)
+
+    return overheard
+
+
 def _overheard_backward(original: Function, listeners: list[Function]) -> Function:
     def overheard(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if grad_tensors is None:  # otherwise it is a part of another backward pass
@@ -263,6 +273,10 @@ def _overheard_backward(original: Function, listeners: list[Function]) -> Functi
 _clipping = OverheardFunction(
     _overheard_clipping, (clip_grad, "clip_grad_norm_"), (torch.nn.utils, "clip_grad_norm_")
 )
+value_clipping = OverheardFunction(
+    _overheard_value_clipping, (clip_grad, "clip_grad_value_"), (torch.nn.utils, "clip_grad_value_")
+)
+"""Tells which gradients are about to be clipped by value. Only a check listens."""
 _backward = OverheardFunction(_overheard_backward, (torch.autograd, "backward"))
 
 
