@@ -66,6 +66,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "resume_normaliser": frozenset({"resume_weights"}),
     # Mapped after the fourth set was measured, and before the fifth was: a rate that is wrong has
     # three names.
+    "loss_sum": frozenset({"batch_weight"}),
     "learning_rate": frozenset({"learning_rate", "rate_off_course", "no_rate"}),
     # These had no name when they were written: each stands for itself.
     "broadcast": frozenset({"loss_inputs"}),

@@ -10,6 +10,7 @@ from typing import Final
 
 from sonde.forensics.checks import (
     accumulation,
+    batch_weight,
     connection,
     counted_positions,
     data_order,
@@ -50,6 +51,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     step_habits.BUFFERS,
     step_habits.RATES,
     accumulation.CHECK,
+    batch_weight.CHECK,
     one_batch.CHECK,
     precision.PRECISION,
     stale_casts.CHECK,

@@ -28,6 +28,7 @@ from sonde.forensics.checks.one_batch import OneBatch
 from sonde.forensics.checks.precision import Precision
 from sonde.recorder.checking import influence, ordering, packing, padding, running, scaling, targets
 from sonde.recorder.checking.accumulating import accumulation
+from sonde.recorder.checking.batch_weight import batch_weight
 from sonde.recorder.checking.bench import Bench, Feed
 from sonde.recorder.checking.first_steps import FirstSteps, epsilon_of
 from sonde.recorder.checking.forward_watch import Look
@@ -132,6 +133,7 @@ class Checker:
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
         is_next = pair is not None and pair.next_share >= ALIKE
         self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
+        self._try("batch_weight", lambda: batch_weight(bench))
         self._try("scaler_bypassed", lambda: scaling.scaler_bypassed(bench))
         self._try("precision", lambda: running.precision(bench))
         self._try("overflow", lambda: half_range(bench, self._autocast_dtype()))

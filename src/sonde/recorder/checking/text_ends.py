@@ -3,6 +3,7 @@
 The tokenizer or the model's configuration says which token it is; without either, the rows may.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from sonde.forensics.checks.label_shift import ALIKE
 from sonde.recorder.checking.bench import Feed
 from sonde.recorder.checking.targets import Aligned, padding_of, trailing, trailing_padding
 
+_WITH_LONGEST: Final = 1.5
+"""The longest text of each batch ends so too, and cannot be told from one that was cut off."""
 _MIN_BATCHES: Final = 4
 """In fewer batches, the longest text may end with the padding token by chance."""
 
@@ -60,16 +63,21 @@ def _endless_answers(model: nn.Module, pairs: Sequence[Aligned]) -> EndOfText:
 
 def _num_answers(pairs: Sequence[Aligned]) -> int:
     """Return how many rows have a beginning that does not count, as the question before an answer,
-    and were not cut off; 0 if all of them end with the same token, an end of their own.
+    and were not cut off; 0 if all of them end with a token that is nowhere else, an end of their
+    own.
     """
     last: list[int] = []
+    num_anywhere: Counter[int] = Counter()
     for pair in pairs:
+        num_anywhere.update(pair.ids.flatten().tolist())
         width = pair.target.shape[1]
         for target, counts in zip(pair.target, pair.counts, strict=True):
             counted = counts.nonzero().flatten()
             if len(counted) and int(counted[0]) > 0 and int(counted[-1]) < width - 1:
                 last.append(int(target[counted[-1]]))
-    return len(last) if len(set(last)) > 1 else 0
+    ends = set(last)
+    has_own_end = len(ends) == 1 and num_anywhere[last[0]] <= _WITH_LONGEST * len(last)
+    return 0 if has_own_end else len(last)
 
 
 def _masked_ends(pairs: Sequence[Aligned]) -> EndOfText:

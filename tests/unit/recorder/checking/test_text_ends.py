@@ -51,6 +51,7 @@ def conversations(last: int | None, *, is_cut: bool, number: int) -> tuple[Tenso
         (None, True, "does not apply"),
         (END, False, "does not apply"),
         (OWN_END, False, "does not apply"),
+        (3, False, "wrong"),
     ],
 )
 def test_answers_without_an_end_are_named(
