@@ -5,7 +5,7 @@ The truth is the update that followed the checkpoint before, if there was one: i
 and generators. Without it, what was saved is compared, and what cannot be known is said to be so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from sonde.checkpoint.resume_report import (
     SCHEDULE,
     UNKNOWN,
     Finding,
+    Status,
     is_close,
     listed,
 )
@@ -372,19 +373,26 @@ def generators(before: Before, now: Now) -> Finding | None:
     if not wanted or not own:
         return Finding(what=GENERATORS, status=UNKNOWN, text="cannot tell: none were recorded")
     figures = {"others": sorted(others), "moved": sorted(moved), "draws": sorted(draws)}
-    if others and draws & set(others):
-        text = "others: dropout and shuffling differ from an uninterrupted run"
-        return Finding(what=GENERATORS, status=LOST, text=text, figures=figures)
+    status, text = _of_generators(others, moved, draws)
+    return Finding(what=GENERATORS, status=status, text=text, figures=figures)
+
+
+def _of_generators(
+    others: Sequence[str], moved: Sequence[str], draws: Collection[str]
+) -> tuple[Status, str]:
+    """Return the status of the generators, and what to say: which are others, and which have only
+    moved on.
+    """
+    if any(name in draws for name in others):
+        return LOST, "others: dropout and shuffling differ from an uninterrupted run"
     if others:
-        text = f"others ({', '.join(sorted(others))}); this step draws no numbers from them"
-        return Finding(what=GENERATORS, status=CHANGED, text=text, figures=figures)
-    if moved and not draws:
-        text = "as they were, but for a few numbers drawn since; this step draws none"
-        return Finding(what=GENERATORS, status=SAME, text=text, figures=figures)
+        names = ", ".join(sorted(others))
+        return CHANGED, f"others ({names}); this step draws no numbers from them"
+    if moved and draws:
+        return CHANGED, "restored, but a few numbers were drawn since: dropout differs"
     if moved:
-        text = "restored, but a few numbers were drawn since: dropout differs"
-        return Finding(what=GENERATORS, status=CHANGED, text=text, figures=figures)
-    return Finding(what=GENERATORS, status=SAME, text="as they were", figures=figures)
+        return SAME, "as they were, but for a few numbers drawn since; this step draws none"
+    return SAME, "as they were"
 
 
 def _is_same_block(own: GeneratorDigest, wanted: GeneratorDigest, *, is_exact: bool) -> bool:

@@ -45,6 +45,8 @@ def paired_rows(batch: Any) -> list[PairedRow]:
 
 def _sides(batch: Any) -> tuple[Tensor, Tensor] | None:
     """Return the tokens of a batch that go in, and those that are asked for."""
+    source: Any = None
+    target: Any = None
     if isinstance(batch, Mapping):
         source = next((batch[key] for key in _SOURCES if key in batch), None)
         target = next((batch[key] for key in _TARGETS if key in batch), None)

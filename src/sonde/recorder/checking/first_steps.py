@@ -26,8 +26,9 @@ from sonde.recorder.batch_tree import named_rows, sample_names
 from sonde.recorder.checking.bench import Feed, feed_of
 from sonde.recorder.checking.cast_canary import CastCanary
 from sonde.recorder.checking.gradient_follower import GradientFollower
+from sonde.recorder.checking.value_clipping import ValueClipping
 from sonde.recorder.guard import Guard
-from sonde.recorder.hooks import gradient_norm, norm_of_gradients, value_clipping
+from sonde.recorder.hooks import gradient_norm
 from sonde.recorder.memory import device_of
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch, Update
@@ -91,9 +92,7 @@ class FirstSteps:
         self._counts: list[_CountedRows] = []
         self._num_feeds = 0
         self._shape = self._shape_now()
-        self._norm_clipped_by_value: Any = None
-        if is_thorough:
-            value_clipping.listen(self._note_value_clipping)
+        self._value_clipping = ValueClipping() if is_thorough else None
 
     @property
     def is_over(self) -> bool:
@@ -146,12 +145,11 @@ class FirstSteps:
         """Remove the hooks."""
         if self._follower is not None:
             self._follower.close()
-        value_clipping.leave(self._note_value_clipping)
+        if self._value_clipping is not None:
+            self._value_clipping.close()
 
     def has_changed(self) -> bool:
-        """Return whether the mode, the parameter groups or the number of trained parameters changed
-        since the last look.
-        """
+        """Return whether the mode, the groups, or what is trained changed since the last look."""
         before = self._shape
         self._shape = self._shape_now()
         return self._shape != before
@@ -281,14 +279,9 @@ class FirstSteps:
             smallest = min(trained, key=lambda parameter: parameter.numel())
             self._follower = GradientFollower(smallest, keeps_all=self.is_thorough)
 
-    def _note_value_clipping(self, parameters: list[Tensor]) -> None:
-        """Note the norm of gradients that are about to be clipped by value."""
-        self._norm_clipped_by_value = norm_of_gradients(parameters)
-
     def _look_closely(self, optimizer: torch.optim.Optimizer, norm: Any) -> None:
-        if norm is None:
-            norm = self._norm_clipped_by_value
-            self._norm_clipped_by_value = None
+        if norm is None and self._value_clipping is not None:
+            norm = self._value_clipping.take_norm()
         noise = _NOISE * _largest_gradient(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:

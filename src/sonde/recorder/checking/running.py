@@ -3,9 +3,10 @@ force, the weights of micro-batches, and one batch again and again.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -208,35 +209,50 @@ def one_batch(bench: Bench, first: FirstSteps) -> OneBatch:
     """Make updates on the first batch, with the same random numbers."""
     if len(first.optimizers) > 1:
         return OneBatch(losses=(), num_optimizers=len(first.optimizers))
+    as_it_is = _by_heart(bench)
     measured = OneBatch(
-        losses=_losses_by_heart(bench),
+        losses=as_it_is.losses,
         largest_rate=max(first.rates().rates, default=0.0),
         has_scaler=any(scaler.is_enabled() for scaler in bench.training.scalers()),
     )
     if not ranks.any_rank(measured.rises):
         return measured
     for divisor in LOWER_RATES:
-        lower = _losses_by_heart(bench, 1 / divisor)
-        measured = replace(measured, losses_at_lower_rate=lower, divided_by=divisor)
+        lower = _by_heart(bench, as_it_is.rates, divisor)
+        measured = replace(measured, losses_at_lower_rate=lower.losses, divided_by=divisor)
         if ranks.any_rank(measured.is_rate_too_high):
             break
     return measured
 
 
-def _losses_by_heart(bench: Bench, factor: float = 1.0) -> tuple[float, ...]:
-    """Return the losses of updates on the first batch, at a fraction of the rate in force."""
+class _ByHeart(NamedTuple):
+    """Updates on one batch."""
+
+    losses: tuple[float, ...]
+    rates: Sequence[Sequence[Any]]
+    """The learning rates of the groups before each update: a schedule may move them."""
+
+
+def _by_heart(bench: Bench, planned: Sequence[Sequence[Any]] = (), divisor: int = 1) -> _ByHeart:
+    """Make updates on the first batch, at the rates in force or at a part of the planned ones."""
     losses = []
+    seen = []
     groups = bench.training.optimizer.param_groups
     with undone(bench.training, bench.reach, with_weights=True):
-        rates = [group.get("lr") for group in groups]
-        for _ in range(_NUM_BY_HEART + 1):
-            for group, rate in zip(groups, rates, strict=True):
-                if factor != 1 and isinstance(rate, float):
-                    group["lr"] = factor * rate
+        for number in range(_NUM_BY_HEART + 1):
+            if planned:
+                _set_rates(groups, planned[number], divisor)
+            seen.append([group.get("lr") for group in groups])
             loss = bench.update(bench.updates[0])
             if loss is not None:
                 losses.append(loss)
-    return tuple(losses)
+    return _ByHeart(tuple(losses), seen)
+
+
+def _set_rates(groups: Sequence[dict[str, Any]], planned: Sequence[Any], divisor: int) -> None:
+    for group, rate in zip(groups, planned, strict=True):
+        if isinstance(rate, float):
+            group["lr"] = rate / divisor
 
 
 def gradient_reach(bench: Bench, first: FirstSteps, base: Look) -> GradientReach:

@@ -22,7 +22,7 @@ def test_clipping_by_value_before_unscaling_is_named(
 
     def train_step(batch: Tensor) -> Tensor:
         optimizer.zero_grad()
-        loss = model(batch).square().mean()
+        loss: Tensor = model(batch).square().mean()
         scaler.scale(loss).backward()
         if unscales_first:
             scaler.unscale_(optimizer)

@@ -37,7 +37,8 @@ class Reader(nn.Module):
         mixed, _ = self.attention(
             vectors, vectors, vectors, attn_mask=hidden, key_padding_mask=padding
         )
-        return self.head(torch.nan_to_num(mixed) + vectors)
+        scores: Tensor = self.head(torch.nan_to_num(mixed) + vectors)
+        return scores
 
 
 def rows(*, on_the_left: bool) -> Tensor:
