@@ -8,6 +8,7 @@ import pytest
 from sonde.forensics.checks import (
     CHECKS,
     accumulation,
+    batch_weight,
     connection,
     counted_positions,
     data_order,
@@ -436,6 +437,48 @@ CASES: list[tuple[Check, object, Status]] = [
             num_seen=8,
         ),
         "fine",
+    ),
+    (batch_weight.CHECK, batch_weight.BatchWeight(unfit="because"), "does not apply"),
+    (batch_weight.CHECK, batch_weight.BatchWeight(unknown="because"), "cannot tell"),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(num_rows=(4, 40), loss=2.0, of_halves=(1.8, 2.3)),
+        "fine",
+    ),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(num_rows=(10, 14), loss=4.0, of_halves=(1.8, 2.3)),
+        "fine",
+    ),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(num_rows=(10, 15), loss=4.0, of_halves=(1.8, 2.3)),
+        "wrong",
+    ),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(num_rows=(10, 15), loss=3.0, of_halves=(1.8, 2.3)),
+        "cannot tell",
+    ),
+    (
+        influence.PADDING,
+        replace(MOVED, padding_known_by=influence.BY_EMBEDDING),
+        "wrong",
+    ),
+    (
+        influence.PADDING,
+        replace(MOVED, padding_known_by=influence.BY_EMBEDDING, module="pool", kind="Mean"),
+        "cannot tell",
+    ),
+    (
+        end_of_text.CHECK,
+        end_of_text.EndOfText(token=2, num_answers=16),
+        "wrong",
+    ),
+    (
+        end_of_text.CHECK,
+        end_of_text.EndOfText(token=2, num_answers=15),
+        "does not apply",
     ),
     (data_order.RANKS, data_order.RankRows(num_ranks=1), "does not apply"),
     (data_order.RANKS, data_order.RankRows(num_ranks=2, num_rows=64, num_shared=6), "fine"),
