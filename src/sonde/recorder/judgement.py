@@ -302,7 +302,7 @@ class Judgement:
                 may_be_noise=(
                     self._may_pass(event, update, found)
                     if has_begun_here
-                    else self._untold.may_stay(self._recent)
+                    else self._untold.may_stay(update, self._recent)
                 ),
             )
             if verdict is not None:

@@ -54,9 +54,11 @@ class UntoldEvents:
         is_known = event.metric != "loss" or event.value <= self.highest_loss
         return is_known and (scene.is_only_this_batch or _may_be_negative(recent))
 
-    def may_stay(self, recent: Iterable[Update]) -> bool:
-        """Return whether a loss that stays high is nothing by itself."""
-        return _may_be_negative(recent)
+    def may_stay(self, update: Update, recent: Iterable[Update]) -> bool:
+        """Return whether a loss that stays high is nothing by itself: where several optimizers play
+        against each other, no loss says how well the training goes.
+        """
+        return update.has_other_moved or _may_be_negative(recent)
 
     def hold(self, event: Event, step: int) -> None:
         """Watch an event that nothing is said of."""

@@ -103,7 +103,14 @@ def test_an_objective_that_has_been_negative_may_jump(usual_loss: float, may_pas
     jump = Event.beginning("loss", 10, 0.3, Score("spike", usual_loss, 20.0))
     scene = SceneEvidence(step=10)
     assert events.may_pass(jump, scene, Update(10, had_gradients=False), recent) is may_pass
-    assert events.may_stay(recent) is may_pass
+    assert events.may_stay(Update(10, had_gradients=False), recent) is may_pass
+
+
+def test_a_loss_of_players_may_stay_high() -> None:
+    update = Update(10, had_gradients=False)
+    assert not UntoldEvents().may_stay(update, [])
+    update.has_other_moved = True
+    assert UntoldEvents().may_stay(update, [])
 
 
 @pytest.mark.parametrize("loss", [1.05, 1.5])
