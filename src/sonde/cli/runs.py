@@ -60,7 +60,8 @@ def _show(console: Console, directory: Path) -> None:
     folder = RunFolder(directory)
     rows = sorted(folder.rows(), key=lambda row: _created(row.summary))
     if not rows:
-        console.print(f"no runs below {directory}")
+        console.print(Text(f"no runs below {directory}"), soft_wrap=True)
+        console.print("a Recorder in your loop or `sonde train` makes one; `sonde demo` shows one")
         return
     room = console.width - _NUMBERS_WIDTH if console.is_terminal else None
     titles = _titles(folder, directory, rows, room)

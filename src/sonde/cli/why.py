@@ -166,7 +166,7 @@ def _worst_findings(findings: Sequence[Finding]) -> list[Finding]:
 def _show_finding(console: Console, finding: Finding) -> None:
     kind = _WORDS.get(finding.kind, finding.kind.replace("_", " "))
     style = _STYLES.get(finding.kind, "bold red")
-    replaced = " (made again later)" if finding.is_replaced else ""
+    replaced = " (undone: the run went back)" if finding.is_replaced else ""
     console.print()
     console.print(
         Text.assemble((f"step {number(finding.first_step)}  ", "bold"), (kind, style), replaced)

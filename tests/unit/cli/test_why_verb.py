@@ -216,7 +216,7 @@ def test_an_event_that_was_made_again_asks_for_nothing_more(
         for step in range(200, 401):
             again.logger.log(step=step, data={"loss": loss(step)})
     text = told(capsys, run)
-    assert "step 250  spike (made again later)" in text
+    assert "step 250  spike (undone: the run went back)" in text
     assert "rollback" not in text
 
 
