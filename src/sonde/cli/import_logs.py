@@ -76,7 +76,10 @@ def import_log(path: Path, /, *, out: Path) -> None:
 def _import(given: Path, sources: Iterable[Source], out: Path) -> None:
     found = list(sources)
     if not found:
-        raise RunNotFound(f"there is nothing to import in {given}", hint="see docs/integrations.md")
+        raise RunNotFound(
+            f"there is nothing to import in {given}",
+            hint="`sonde help` lists the import verbs; docs/integrations.md has what each reads",
+        )
     console = screen()
     refused = []
     for source in found:

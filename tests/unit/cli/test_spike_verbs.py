@@ -110,10 +110,11 @@ def test_a_step_shows_its_samples_worst_first_with_their_lines(
 ) -> None:
     assert run(["spikes", str(spiked), "--step", "4"]) == 0
     printed = capsys.readouterr().out
-    first, second = printed.split("\n\n")[1:]
+    first, second, *after = printed.split("\n\n")[1:]
     assert first.startswith("1. loss 17, 94.4% of the step, train 3, document 3, ")
     assert "t.de:4, rank 0\nsource of line 4\ntarget of line 4" in first
     assert second.startswith("2. loss 1, 5.6% of the step, train 0")
+    assert all(part.startswith("What to do next") for part in after)
 
 
 def test_tokens_are_coloured_by_their_loss(
