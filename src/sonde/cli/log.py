@@ -79,13 +79,13 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
             headline = Text.assemble((f"{source}  ", "bold"), _headline(summary))
             console.print(headline, soft_wrap=True)
             if summary.metrics:
-                columns = ("metric", ">last", ">best", "at", ">mean", ">values", "unit")
+                columns = ("metric", ">last", ">best", ">at step", ">mean", ">values", "unit")
                 cells = (
                     _cells(metric, summary.formats.get(metric.metric))
                     for metric in summary.metrics
                     if not (metric.metric == "rank" and metric.last == -1)  # "all ranks", in TCAP
                 )
-                print_rows(console, columns, cells)
+                print_rows(console, columns, cells, cut_names=True)
             else:
                 console.print("no numbers in it")
 
@@ -230,7 +230,8 @@ def _cells(metric: MetricSummary, spec: object) -> list[object]:
     if metric.num_non_finite:
         text = f"{metric.num_values} ({metric.num_non_finite} not finite)"
         count = Text(text, style="red")
-    best_step = None if metric.best_step is None else _step_text(metric.best_step)
+    numbers = step_numbers(metric.best_step)
+    best_step = ", ".join(map(str, numbers)) if numbers else None
     return [metric.metric, last, best, best_step, mean, count, metric.unit]
 
 

@@ -90,9 +90,10 @@ def _print(
         return
     print_rows(console, _COLUMNS, cells)
     console.print()
+    width = max(len(title) for title, cause in zip(titles, causes, strict=True) if cause)
     for title, cause in zip(titles, causes, strict=True):
         if cause:
-            print_beside(console, Text(f"{title}  ", style="bold"), Text(cause))
+            print_beside(console, Text(f"{title:<{width}}  ", style="bold"), Text(cause))
 
 
 def _titles(

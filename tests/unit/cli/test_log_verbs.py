@@ -28,7 +28,7 @@ def test_log_shows_last_best_and_mean(tmp_path: Path, capsys: pytest.CaptureFixt
     output = capsys.readouterr().out.splitlines()
     assert "5 records, last epoch 0 step 2" in output[0]
     rows = {line.split()[0]: line.split() for line in output[1:] if line}
-    assert rows["loss"] == ["loss", "2", "1", "epoch", "0", "step", "1", "2", "3", "nats"]
+    assert rows["loss"] == ["loss", "2", "1", "0,", "1", "2", "3", "nats"]
     assert rows["speed"] == ["speed", "10.000", "10.000", "3", "imgs/s"]
 
 
