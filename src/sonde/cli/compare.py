@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, picked, print_csv, print_indented, print_rows, tell
+from sonde.cli.terminal import picked, print_csv, print_indented, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.reading import read
 from sonde.log.series import read_series
