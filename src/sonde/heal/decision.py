@@ -406,7 +406,7 @@ def _in_all(acts: tuple[Act, ...]) -> str:
     back = [act for act in acts if act.kind != "stop"]
     samples = _counted(sum(act.num_skipped for act in back), "sample")
     steps = _counted(sum(act.num_repeated for act in back), "step")
-    return f"In all: recovered {_counted(len(back), 'time')}, {samples} skipped, {steps} repeated."
+    return f"In all: {_counted(len(back), 'rollback')}, {samples} skipped, {steps} repeated."
 
 
 def _counted(number: int, noun: str) -> str:

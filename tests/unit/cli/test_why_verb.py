@@ -73,7 +73,7 @@ def test_a_calm_log_is_called_calm_and_asks_for_nothing(
 ) -> None:
     (tmp_path / "log").write_text(log_of(json_line, falling(), STEPS))
     text = told(capsys, tmp_path / "log")
-    assert "Nothing stands out: no spike, no jump, no divergence." in text
+    assert "nothing stands out: no spike, no jump, no divergence" in text
     assert "Next" not in text
 
 
