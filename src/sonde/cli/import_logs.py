@@ -61,7 +61,7 @@ def import_trainer_state(path: Path, /, *, out: Path) -> None:
 def import_log(path: Path, /, *, out: Path) -> None:
     """Import any log with numbers by step as a run.
 
-    Its format is found by its content.
+    sonde recognises the format by the content.
 
     Parameters
     ----------

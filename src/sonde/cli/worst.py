@@ -64,7 +64,8 @@ def worst(
 ) -> None:
     """Name the samples whose loss stands out over all epochs.
 
-    Their loss is far above that of samples of their length, and above what the others let expect.
+    The loss of such a sample is far above that of samples of its length, and higher than chance
+    explains.
 
     Parameters
     ----------
