@@ -240,7 +240,21 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def judge(curve: LossCurve) -> list[Finding]:
-    """Return everything that happened in a curve, ordered by step."""
+    """Return everything that happened in a curve, ordered by step.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.curves import find_sources, judge, loss_curve
+
+    losses = [9.0 if step == 250 else 3.0 + step % 5 / 100 for step in range(400)]
+    lines = [f"step {step} loss {loss}" for step, loss in enumerate(losses)]
+    Path("train.log").write_text("\\n".join(lines))
+    (source,) = find_sources("train.log")
+    (finding,) = judge(loss_curve(source.points))
+    assert (finding.kind, finding.first_step) == ("spike", 250)
+    ```
+    """
     found = [finding for rule in RULES for finding in rule(curve)]
     told = [finding for finding in found if not _is_echo(curve, finding, found)]
     return sorted(told, key=lambda finding: (finding.first_step, not finding.is_replaced))

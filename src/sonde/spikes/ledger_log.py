@@ -296,6 +296,21 @@ def read_worst(
 ) -> Worst:
     """Return the `num` worst samples. `directory` is the current location of the data; `tokenizer`
     replaces the data's own; `known` are the texts of samples that a verdict names.
+
+    ```python
+    from sonde import Run
+    from sonde.spikes import read_worst
+
+    with Run("runs/mine") as run:
+        spikes = run.spikes()
+        for step in range(1, 301):
+            losses = [3.0 + 0.1 * ((7 * step + row) % 5) for row in range(8)]
+            losses[0] += 6.0 * (step == 250)
+            rows = [("train", 8 * step + row) for row in range(8)]
+            spikes.observe(step, sum(losses) / 8, sample_ids=rows, sample_losses=losses)
+    worst = read_worst("runs/mine", 5).entries[0].history
+    assert (worst.dataset, worst.sample) == ("train", 2000)
+    ```
     """
     if num < 1:
         raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
