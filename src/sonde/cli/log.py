@@ -280,7 +280,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
         try:
             records = follower.poll()
         except RunNotFound:
-            if ended or not run.exists() or (run.is_dir() and run_directory(run) is None):
+            if ended or not _may_begin_to_log(run):
                 raise
             records = []
         metadata = metadata_of(records, metadata)
@@ -295,6 +295,11 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
         if ended:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _may_begin_to_log(run: Path) -> bool:
+    """Return whether a path without a log may get one: a run may, any other folder is a mistake."""
+    return run.exists() and (not run.is_dir() or run_directory(run) is not None)
 
 
 def _has_ended(run: Path) -> bool:

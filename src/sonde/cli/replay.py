@@ -194,7 +194,7 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
     """Show the tensors that differ most from the calm update, in order of execution."""
     ranked = sorted(report.modules, key=lambda module: (-module.num_nonfinite, -_distance(module)))
     shown = {id(entry) for entry in ranked[:_NUM_ROWS]}
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for module in report.modules:
         if id(module) in shown:
             ratio = f"{module.norm / module.calm_norm:.2f}" if module.calm_norm else ""
@@ -211,7 +211,15 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
                 )
             )
     console.print()
-    columns = ("tensor", "kind", ">norm", ">calm norm", ">ratio", ">max", ">not finite")
+    columns: tuple[str, ...] = (
+        "tensor",
+        "kind",
+        ">norm",
+        ">calm norm",
+        ">ratio",
+        ">max",
+        ">not finite",
+    )
     if not any(module.num_nonfinite for module in report.modules):
         columns = columns[:-1]
         rows = [row[:-1] for row in rows]

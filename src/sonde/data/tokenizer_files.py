@@ -272,7 +272,7 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
 
     Path("corpus.txt").write_text("a few words\\n" * 200)
     splits = {"train": {"en": Path("corpus.txt")}}
-    prepare(PrepareSettings(splits=splits, out=Path("data"), tokenizer="word"))
+    prepare(PrepareSettings(splits=splits, out=Path("data"), vocab_size=300))
     tokenizer = load_tokenizer("data/tokenizer.json")
     ```
     """

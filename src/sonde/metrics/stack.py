@@ -65,15 +65,7 @@ def aggregate(name: str | None = None, new_root: bool = False) -> "Aggregation":
 
 
 def get_active_aggregators() -> list[Aggregator]:
-    """Return the aggregators that a log call would reach from here, outermost first.
-
-    ```python
-    from sonde import metrics
-
-    with metrics.aggregate("train") as level:
-        assert level in metrics.get_active_aggregators()
-    ```
-    """
+    """Return the aggregators that a log call would reach from here, outermost first."""
     return list(ACTIVE.get().aggregators)
 
 
@@ -101,16 +93,7 @@ def get_aggregator(name: str) -> Aggregator:
 
 
 def get_meters(name: str) -> Aggregator | None:
-    """Return the aggregator with this name, or None.
-
-    ```python
-    from sonde import metrics
-
-    with metrics.aggregate("train"):
-        metrics.log_scalar("loss", 2.5)
-    assert list(metrics.get_meters("train")) == ["loss"]
-    ```
-    """
+    """Return the aggregator with this name, or None."""
     return NAMED.get(name)
 
 
@@ -158,17 +141,7 @@ def get_smoothed_values(name: str) -> dict[str, float]:
 
 
 def reset_meter(name: str, key: str) -> None:
-    """Reset one meter of one aggregator; do nothing if it does not exist.
-
-    ```python
-    from sonde import metrics
-
-    with metrics.aggregate("train"):
-        metrics.log_scalar("loss", 2.5)
-    metrics.reset_meter("train", "loss")
-    assert metrics.get_smoothed_values("train") == {}
-    ```
-    """
+    """Reset one meter of one aggregator; do nothing if it does not exist."""
     meter = get_meter(name, key)
     if meter is not None:
         meter.reset()
@@ -226,14 +199,6 @@ def state_dict() -> dict[str, Any]:
 def load_state_dict(state: Mapping[str, Any]) -> None:
     """Restore every named aggregator exactly; those missing from `state` are emptied. Active levels
     stay active.
-
-    ```python
-    from sonde import metrics
-
-    metrics.log_scalar("loss", 2.5)
-    metrics.load_state_dict(metrics.state_dict())
-    assert metrics.get_smoothed_value("default", "loss") == 2.5
-    ```
     """
     with LOCK:
         reset()
