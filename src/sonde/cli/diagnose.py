@@ -203,11 +203,11 @@ def _show(console: Console, verdict: Verdict, newest: Verdict, path: Path) -> No
 def _show_newest(console: Console, verdict: Verdict, newest: Verdict) -> None:
     """Say why an earlier verdict holds, and what was found just now."""
     again = newest.causes[0]
-    why = "a verdict from before stays: it is stronger"
+    why = "this earlier verdict holds, because it is surer than the new one"
     if is_about_another(verdict, newest):
-        why = "this verdict is about the step before the rollback that undid it"
+        why = "this verdict is about the step as it was before the rollback"
     print_indented(console, Text(why, style="dim"), 0)
-    asked = f"about the step as it is now: {again.title} ({again.confidence:.0%})"
+    asked = f"the new verdict: {again.title} ({again.confidence:.0%})"
     print_indented(console, Text(asked, style="dim"), 0)
 
 
