@@ -179,8 +179,8 @@ def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
     lab: Any = SimpleNamespace(replay=SimpleNamespace(loss=losses))
     corpus: Any = SimpleNamespace(batch=lambda chosen: chosen)
     mixed = sources_mixed(lab, corpus, rows, rows[:2], usual=2.0)
-    assert "target of sample 1" in mixed["train", 0]
-    assert "target of sample 0" in mixed["train", 1]
+    assert "target of sample train 1" in mixed["train", 0]
+    assert "target of sample train 0" in mixed["train", 1]
 
 
 @pytest.mark.parametrize(("rate", "is_blamed"), [(0.2, True), (2e-3, False)])
