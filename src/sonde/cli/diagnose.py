@@ -334,7 +334,9 @@ def _show_plan(
     rows = {
         "go back to": f"{origin} (the trouble begins at step {plan.first_step})",
         "later checkpoints": f"{later}{f' → {aside}' if aside else ''}",
-        "skip": f"{wording.counted(len(plan.skip), 'sample')}: {samples[:500]}",
+        "skip": f"{wording.counted(len(plan.skip), 'sample')}: {samples[:500]}"
+        if samples
+        else "none",
         "because": plan.reason,
         "skip list": str(plan.skip_list),
     }

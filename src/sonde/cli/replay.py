@@ -74,6 +74,8 @@ def replay(
     json
         Print one JSON document instead of text.
     """
+    if step < 1:
+        raise SettingError(f"there is no step {step}", hint="steps are counted from 1")
     needs("sonde replay", "torch")
     changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)

@@ -25,6 +25,7 @@ from sonde.cli.terminal import (
     write_json,
 )
 from sonde.compat.atorch.token_loss_spike import TokenLossSpike
+from sonde.data.skip_list import sample_name
 from sonde.errors import SettingError
 from sonde.forensics.verdict import known_texts
 from sonde.records.files import write_output
@@ -290,11 +291,14 @@ def skip(
     """
     skipped = skip_step(run, step, worst=worst, path=out)
     samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.entries}
-    known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
+    verb = "was" if skipped.num_known == 1 else "were"
+    known = f"; {skipped.num_known} {verb} in it already" if skipped.num_known else ""
     added = wording.counted(len(skipped.added), "sample")
     lines = [f"{added} added to {skipped.path}{known}"]
     lines += [
-        f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers
+        f"  {', '.join(sample_name(name, number) for number in numbers)}"
+        for name, numbers in samples.items()
+        if numbers
     ]
     document = {"path": str(skipped.path), "added": samples, "num_known": skipped.num_known}
     tell(document, lambda console: console.print("\n".join(lines), soft_wrap=True), json=json)

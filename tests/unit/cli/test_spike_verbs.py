@@ -216,9 +216,9 @@ def test_skip_writes_the_list_and_says_what_is_on_it(
     spiked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["skip", str(spiked), "--step", "4", "--worst", "1"]) == 0
-    assert capsys.readouterr().out == f"1 sample added to {spiked}/skip-list.txt\ntrain: 3\n"
+    assert capsys.readouterr().out == f"1 sample added to {spiked}/skip-list.txt\n  train 3\n"
     assert run(["skip", str(spiked), "--step", "4"]) == 0
-    assert "1 were in it already" in capsys.readouterr().out
+    assert "1 was in it already" in capsys.readouterr().out
     assert run(["skip", str(spiked), "--step", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": f"{spiked}/skip-list.txt",
