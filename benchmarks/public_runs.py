@@ -48,8 +48,8 @@ _NEAR: Final = 8
 """A known spike is found by an event that spans it or begins at most this many points before."""
 _CALM_POINTS: Final = 12
 _SPEED_RUNS: Final = (
-    "Thirty-one runs of a small GPT on FineWeb, a loss at every step. A group is made of runs whose"
-    " residuals correlate; the numbers are those of its first run with each other one."
+    "Thirty-one runs of a small GPT on FineWeb, with a loss at every step. Runs whose residuals"
+    " correlate form a group. The correlations are those of its first run with each of the others."
 )
 
 
@@ -211,13 +211,14 @@ def report(folder: Path) -> tuple[str, list[str], list[Run], list[Group]]:
     missed = [what for what, _, _, met_it in gates if not met_it]
     recurring = (
         f"Of {found.num_events} events in groups, {found.num_recurring} occur at the same step in"
-        f" another run of the group. Steps that no other run of the group reached:"
-        f" {found.num_alone}. An event there cannot recur; of the rest {found.share:.1%} do, of all"
-        f" {found.share_of_all:.1%}."
+        f" another run of the group, which is {found.share_of_all:.1%}. {found.num_alone} of them"
+        f" {'is' if found.num_alone == 1 else 'are'} at a step that no other run of the group"
+        f" reached, so {'it' if found.num_alone == 1 else 'they'} cannot recur. Of the rest,"
+        f" {found.share:.1%} recur."
     )
     control = (
-        f"The control: {lonely_events} events belong to the runs that share their order with no"
-        f" other. {met} of them fall on a step at which any other run has an event."
+        f"As a control, the runs with an order of their own have {lonely_events} events. {met} of"
+        " them are at a step at which another run has an event."
     )
     calm_runs = (
         f"Ninety-three runs of Llama 3.1 8B and 405B and of Flux. {SPIKED}'s runs have real spikes."
@@ -225,7 +226,7 @@ def report(folder: Path) -> tuple[str, list[str], list[Run], list[Group]]:
         " 10,000."
     )
     lines = [
-        markdown_table(("gate", "measured", "wanted", "met"), rows),
+        markdown_table(("figure", "measured", "target", "met"), rows),
         "## Runs of modded-nanogpt",
         _SPEED_RUNS,
         markdown_table(
@@ -245,22 +246,23 @@ def page(tables: str) -> str:
     return (
         "# Events on public runs\n\n"
         "<!-- Written by benchmarks/public_runs.py --write; change that. -->\n\n"
-        "Does the rule fire at something real? These are loss curves from logs in public"
-        " repositories, which nobody here\nmade. Runs that train on the same batches in the same"
-        " order, with other weights, optimizers and architectures, are\na test that no label can"
-        " give: an event at the same step in several of them is the data's, and one that no other"
-        "\nrun has is suspect.\n\n"
-        "![Events of 28 runs over their steps: they stand in columns](images/public-runs.svg)\n\n"
-        "Every row is a run, every mark an event. The marks of a group stand in columns. The two"
-        " runs in between share\ntheir order with no other, and their marks with none.\n\n"
+        "Does sonde's rule find real events? This page tests it on loss curves from logs in public"
+        " repositories.\n\nSome of these runs train on the same batches in the same order, with"
+        " different weights, optimizers and architectures.\nIf several of them have an event at the"
+        " same step, the data caused it. An event that no other run of the group has may\n"
+        "be a false alarm.\n\n"
+        "![Events of 28 runs over their steps, in columns](images/public-runs.svg)\n\n"
+        "Each row is a run, and each mark an event. The marks of a group are in the same columns,"
+        " because its runs have their\nevents at the same steps. The two rows in the middle are"
+        " runs with an order of their own.\n\n"
         f"{tables}\n\n"
         "## How it is counted\n\n"
-        "- Groups are fixed before any event is looked at: by the correlation of residuals (the"
-        " loss minus the median of the\n  17 points around it, clipped at three times its usual"
-        " size). Two runs belong together from 0.5 on.\n"
+        "- The groups are formed first, before any event is known. Two runs belong to a group if"
+        " their residuals correlate by 0.5\n  or more. A residual is the loss minus the median of"
+        " the 17 points around it, clipped at three times its usual size.\n"
         "- Three of the 31 curves are copies of others and count once.\n"
         "- An event recurs if another run of its group has an event that spans its first step.\n"
-        "- The calm runs are all but those of the submitter with known spikes. A known spike is a"
+        "- All runs are calm except those of the submitter with known spikes. A known spike is a"
         " loss at least a quarter above\n  the median of the 101 points around it, after the first"
         " 100 points.\n"
         "- The rule and its limits were tuned on generated curves (`benchmarks/traces`) and not on"

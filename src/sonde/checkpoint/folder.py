@@ -155,6 +155,17 @@ def write_checksums(storage: Storage, entries: Entries) -> None:
 class CheckpointFolder:
     """The checkpoints in a folder or below a URL, by the number of updates after which each was
     saved.
+
+    ```python
+    from sonde.checkpoint import CheckpointFolder, CheckpointStore, Keep
+
+    store = CheckpointStore("checkpoints")
+    for step in (100, 200, 300):
+        store.save(step, {"note": step})
+    folder = CheckpointFolder("checkpoints")
+    assert folder.steps() == [100, 200, 300]
+    assert folder.prune(Keep(newest=2)) == [100]
+    ```
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, run_id: str | None = None) -> None:

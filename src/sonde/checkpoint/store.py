@@ -75,7 +75,19 @@ the next copy.
 
 
 class CheckpointStore:
-    """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
+    """Saves and loads the states of one run. `folder` lists, verifies and prunes them.
+
+    ```python
+    import torch
+
+    from sonde.checkpoint import CheckpointStore
+
+    model = torch.nn.Linear(3, 2)
+    store = CheckpointStore("checkpoints")
+    store.save(100, {"model": model.state_dict(), "note": "plain data"})
+    assert store.load(100)["note"] == "plain data"
+    ```
+    """
 
     def __init__(self, directory: str | os.PathLike[str], *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""

@@ -38,6 +38,16 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
 
     `path` is a checkpoint, a folder of checkpoints or a run; for the latter two, the newest valid
     checkpoint is used. A model with other shapes is refused and left unchanged.
+
+    ```python
+    import torch
+
+    from sonde.checkpoint import CheckpointStore, load_weights
+
+    model = torch.nn.Linear(3, 2)
+    CheckpointStore("checkpoints").save(100, {"model": model.state_dict()})
+    assert load_weights("checkpoints", torch.nn.Linear(3, 2)) == 100
+    ```
     """
     found = find_checkpoint(path)
     step, weights = read_weights(found)

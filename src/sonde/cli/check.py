@@ -21,10 +21,10 @@ _TRAINER_STEPS: Final = "sonde.recorder.checked_steps:CheckedSteps"
 def check(*command: str, json: bool = False) -> int:
     """Find mistakes in a training script before the run.
 
-    `sonde check -- python train.py …` exits 1 if something is wrong. The script starts as usual and
-    makes its first eight updates. Then everything is put back, and its own step function is run
-    again and again: with later tokens changed, with other rows, in float32, on one batch. Nothing
-    is written into its run directory except the result, check.json, if there is such a run.
+    `sonde check -- python train.py …` exits 1 if something is wrong. Your script starts as usual
+    and makes its first eight updates. Then sonde restores everything, and runs the script's step
+    function again with one thing changed at a time: later tokens, other rows, float32, one batch.
+    It writes only the result, check.json, into the run directory of the script if that exists.
 
     Parameters
     ----------

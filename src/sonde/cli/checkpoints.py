@@ -54,8 +54,13 @@ def checkpoints(
 
     def show(console: Console) -> None:
         if rows:
-            cells = (_cells(row, verify=verify) for row in rows)
-            print_rows(console, (">step", ">size", ">loss", "state"), cells)
+            total = wording.size(sum(row["num_bytes"] for row in rows))
+            count = wording.counted(len(rows), "checkpoint")
+            console.print(Text(f"{count}, {total}; the newest after step {rows[-1]['step']:,}"))
+            cells = [_cells(row, verify=verify) for row in rows]
+            kept = [place for place in range(4) if any(str(row[place] or "") for row in cells)]
+            columns = [(">step", ">size", ">loss", "state")[place] for place in kept]
+            print_rows(console, columns, ([row[place] for place in kept] for row in cells))
         else:
             console.print(Text(f"no checkpoints in {folder.directory}"))
         if removed:
@@ -123,4 +128,4 @@ def _cells(row: dict[str, Any], *, verify: bool) -> tuple[object, ...]:
         state = Text(str(row["distrusted"]), style="yellow")
     else:
         state = Text("verified" if verify else "")
-    return row["step"], wording.size(row["num_bytes"]), loss, state
+    return row["step"], wording.size(row["num_bytes"]), wording.number(loss), state

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, picked, print_csv, print_indented, print_rows, tell
+from sonde.cli.terminal import picked, print_csv, print_indented, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.reading import read
 from sonde.log.series import read_series
@@ -276,7 +276,7 @@ def _show(console: Console, comparison: LogComparison, name: str, agree: bool) -
     for number in sorted({*spread, comparison.worst}) if rows else ():
         is_bad = number == comparison.worst and not agree
         style = "red" if is_bad else ""
-        cells.append([Text(number_text(value), style=style) for value in rows[number]])
+        cells.append([Text(wording.number(value), style=style) for value in rows[number]])
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
 
 

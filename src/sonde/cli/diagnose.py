@@ -6,6 +6,7 @@ it in the run.
 
 import dataclasses
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from sonde.cli.terminal import (
     print_indented,
     tell,
 )
+from sonde.data.skip_list import sample_name
 from sonde.forensics.case import steps_in_question, steps_that_stand_out
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
 from sonde.forensics.verdict import (
@@ -38,6 +40,7 @@ from sonde.records.layout import RunLayout
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
 from sonde.report import wording
 from sonde.report.marks import superseded
+from sonde.spikes.spike_log import read_spikes
 
 _NUM_CAUSES: Final = 4
 _NUM_SUSPECTS: Final = 3
@@ -117,15 +120,18 @@ def _tell_no_event(run: Path, *, json: bool) -> None:
 
     def show(console: Console) -> None:
         console.width = min(console.width, MAX_WIDTH)
-        console.print("no event was recorded in the run as it stands, so there is nothing to say")
+        console.print(
+            "no event was recorded in the run as it is now, so there is nothing to diagnose"
+        )
         place = shlex.quote(str(run))
+        flags = " --again" if RunLayout(run).kept_states.is_dir() else ""
         for verdict in undone[:_NUM_STEPS]:
             first = verdict.causes[0]
             sentence = (
                 f"step {verdict.step:,}, since undone: {first.title} ({first.confidence:.0%})"
             )
             print_indented(console, Text(sentence), 2)
-            command = f"sonde diagnose {place} --step {verdict.step}"
+            command = f"sonde diagnose {place} --step {verdict.step}{flags}"
             console.print(Text(f"    {command}", style="cyan"), soft_wrap=True)
         if far:
             steps = ", ".join(f"{number:,} ({z:+.1f} deviations)" for number, z in far)
@@ -134,14 +140,17 @@ def _tell_no_event(run: Path, *, json: bool) -> None:
             )
             print_indented(
                 console,
-                Text(f"to look at one all the same: `sonde diagnose {place} --step {far[0][0]}`"),
+                Text(
+                    "to look at one all the same:"
+                    f" `sonde diagnose {place} --step {far[0][0]}{flags}`"
+                ),
                 0,
             )
         print_indented(
             console,
             Text(
-                "a mistake that is there from the first step makes no event:"
-                " `sonde check -- python train.py` looks for those"
+                "a mistake that is there from the first step makes no event; to look for those:"
+                " `sonde check -- python train.py`"
             ),
             0,
         )
@@ -194,11 +203,11 @@ def _show(console: Console, verdict: Verdict, newest: Verdict, path: Path) -> No
 def _show_newest(console: Console, verdict: Verdict, newest: Verdict) -> None:
     """Say why an earlier verdict holds, and what was found just now."""
     again = newest.causes[0]
-    why = "a verdict from before stays: it is stronger"
+    why = "this earlier verdict holds, because it is surer than the new one"
     if is_about_another(verdict, newest):
-        why = "this verdict is about the step before the rollback that undid it"
+        why = "this verdict is about the step as it was before the rollback"
     print_indented(console, Text(why, style="dim"), 0)
-    asked = f"about the step as it is now: {again.title} ({again.confidence:.0%})"
+    asked = f"the new verdict: {again.title} ({again.confidence:.0%})"
     print_indented(console, Text(asked, style="dim"), 0)
 
 
@@ -290,6 +299,7 @@ def rollback(
         started = command_of(run, command, script, ReplayOptions(), step)
         assert started is not None
         _diagnosed_by_script(run, step, started)
+    undone = _undone(run, step)
     plan = plan_rollback(run, step, worst=worst, data=moved.data, checkpoints=moved.checkpoints)
     aside = apply_rollback(plan) if apply else None
     skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.entries}
@@ -302,26 +312,38 @@ def rollback(
         "set_aside_in": aside and str(aside),
     }
     document = {**plan_fields, **places, "skip": skip, "applied": apply}
-    tell(document, lambda console: _show_plan(console, plan, aside, applied=apply), json=json)
+    show = partial(_show_plan, plan=plan, aside=aside, applied=apply, undone=undone)
+    tell(document, show, json=json)
 
 
 def _show_plan(
-    console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool
+    console: Console,
+    *,
+    plan: RollbackPlan,
+    aside: Path | str | None,
+    applied: bool,
+    undone: str,
 ) -> None:
     origin = f"the checkpoint after {plan.checkpoint} steps" if plan.checkpoint else "the beginning"
-    samples = "; ".join(
-        f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}"
+    samples = ", ".join(
+        sample_name(name, number)
         for name in plan.skip.entries
+        for number in plan.skip.samples(name).tolist()
     )
     later = ", ".join(map(str, plan.set_aside)) or "none"
     rows = {
-        "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
+        "go back to": f"{origin} (the trouble begins at step {plan.first_step})",
         "later checkpoints": f"{later}{f' → {aside}' if aside else ''}",
-        "skip": f"{wording.counted(len(plan.skip), 'sample')}: {samples[:500]}",
+        "skip": f"{wording.counted(len(plan.skip), 'sample')}: {samples[:500]}"
+        if samples
+        else "none",
         "because": plan.reason,
         "skip list": str(plan.skip_list),
     }
     console.width = min(console.width, MAX_WIDTH)
+    if undone:
+        told = f"step {plan.step:,} was undone already: {undone.partition(': ')[2]}"
+        print_indented(console, Text(told, style="yellow"), 0)
     for label, text in rows.items():
         print_beside(console, Text(f"{label:<{_LABEL}}  ", style="bold"), Text(text))
     for note in plan.notes:
@@ -331,3 +353,11 @@ def _show_plan(
     )
     console.print(done)
     console.print(Text(f"  {shlex.join(plan.command)}", style="bold"), soft_wrap=True)
+
+
+def _undone(run: Path, step: int) -> str:
+    """Say that the run went back to before a step already; "" if it did not."""
+    log = read_spikes(run)
+    times = [spike.time for spike in log.spikes if spike.holds(step)]
+    times += [sample.time or 0.0 for sample in log.samples_at(step)]
+    return superseded(run, step, max(times)) if times else ""

@@ -42,10 +42,15 @@ def show_events(
     shown = marks if max_events is None else worst_marks(marks, max_events)
     if not marks:
         console.print(Text(f"no spikes in {run}"), soft_wrap=True)
+    problems: set[str] = set()
     for place, mark in enumerate(shown):
         if place:
             console.print()
-        _show_event(console, mark, samples.get(mark.step, ()))
+        _show_event(console, mark, samples.get(mark.step, ()), problems)
+    if problems:
+        console.print()
+    for problem in sorted(problems):
+        print_indented(console, Text(f"no text: {problem}", style="dim"), 0)
     if len(shown) < len(marks):
         rest = len(marks) - len(shown)
         console.print(Text(f"\nand {rest:,} more of less weight; --all lists them", style="dim"))
@@ -58,6 +63,24 @@ def show_events(
         show_commands(console, commands)
 
 
+def event_at(run: Path, step: int) -> Mark | None:
+    """Return the event that a step belongs to; None if it belongs to none."""
+    wrong = [mark for mark in OpenRun(run).marks() if mark.is_wrong and mark.metric]
+    return next((mark for mark in wrong if mark.step <= step <= mark.last), None)
+
+
+def show_what_next(console: Console, run: Path, event: Mark | None, log: SpikeLog) -> None:
+    """Print what to do about an event whose samples were just shown."""
+    if event is None:
+        return
+    shown = f"see the samples of step {event.step:,}"
+    commands = about_event(run, _manifest(run), event, log)
+    commands = [(what, command) for what, command in commands if what != shown]
+    if commands:
+        console.print(Text("\nWhat to do next", style="bold"))
+        show_commands(console, commands)
+
+
 def _manifest(run: Path) -> Manifest | None:
     try:
         return read_manifest(run)
@@ -65,7 +88,10 @@ def _manifest(run: Path) -> Manifest | None:
         return None
 
 
-def _show_event(console: Console, mark: Mark, samples: Sequence[DecodedSample]) -> None:
+def _show_event(
+    console: Console, mark: Mark, samples: Sequence[DecodedSample], problems: set[str]
+) -> None:
+    """Print an event. Why a sample has no text goes to `problems`: it is the same for many."""
     label = Text.assemble((f"{steps_text(mark)}  ", "bold"), (f"{mark.kind}  ", "bold red"))
     far = "" if math.isnan(mark.z) else f" ({mark.z:+.1f} deviations)"
     print_beside(console, label, Text(f"{mark.title}{far}"))
@@ -79,7 +105,7 @@ def _show_event(console: Console, mark: Mark, samples: Sequence[DecodedSample]) 
         if sample.text:
             print_first_words(console, sample.text, 2)
         elif sample.problem:
-            print_indented(console, Text(sample.problem), 2)
+            problems.add(sample.problem)
     show_cause(console, mark, indent=2)
 
 

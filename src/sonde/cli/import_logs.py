@@ -61,7 +61,7 @@ def import_trainer_state(path: Path, /, *, out: Path) -> None:
 def import_log(path: Path, /, *, out: Path) -> None:
     """Import any log with numbers by step as a run.
 
-    Its format is found by its content.
+    sonde recognises the format by the content.
 
     Parameters
     ----------
@@ -76,7 +76,10 @@ def import_log(path: Path, /, *, out: Path) -> None:
 def _import(given: Path, sources: Iterable[Source], out: Path) -> None:
     found = list(sources)
     if not found:
-        raise RunNotFound(f"there is nothing to import in {given}", hint="see docs/integrations.md")
+        raise RunNotFound(
+            f"there is nothing to import in {given}",
+            hint="`sonde help` lists the import verbs; docs/integrations.md has what each reads",
+        )
     console = screen()
     refused = []
     for source in found:

@@ -73,15 +73,21 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
         return
 
     def show(console: Console) -> None:
-        for source, summary in logs.items():
-            console.print(Text(source, style="bold"), Text(_headline(summary)))
+        for place, (source, summary) in enumerate(logs.items()):
+            if place:
+                console.print()
+            headline = Text.assemble((f"{source}  ", "bold"), _headline(summary))
+            console.print(headline, soft_wrap=True)
             if summary.metrics:
-                columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
+                columns = ("metric", ">last", ">best", ">at step", ">mean", ">values", "unit")
                 cells = (
-                    _cells(metric, summary.formats.get(metric.metric)) for metric in summary.metrics
+                    _cells(metric, summary.formats.get(metric.metric))
+                    for metric in summary.metrics
+                    if not (metric.metric == "rank" and metric.last == -1)  # "all ranks", in TCAP
                 )
-                print_rows(console, columns, cells)
-            console.print("" if summary.metrics else "no numbers in it\n")
+                print_rows(console, columns, cells, cut_names=True)
+            else:
+                console.print("no numbers in it")
 
     tell(
         [{"run": source, **summary.as_json()} for source, summary in logs.items()], show, json=json
@@ -216,25 +222,30 @@ def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> Metri
 
 def _cells(metric: MetricSummary, spec: object) -> list[object]:
     """Return the row of a metric; its numbers as `spec` says, if it says anything."""
-    numbers: list[object] = [metric.last, metric.best, metric.mean]
-    if spec:
-        numbers = [None if number is None else value_text(number, spec) for number in numbers]
-    last, best, mean = numbers
+    last, best, mean = (
+        value_text(number, spec) if spec and number is not None else wording.number(number)
+        for number in (metric.last, metric.best, metric.mean)
+    )
     count: object = metric.num_values
     if metric.num_non_finite:
         text = f"{metric.num_values} ({metric.num_non_finite} not finite)"
         count = Text(text, style="red")
-    return [metric.metric, last, best, metric.best_step, mean, count, metric.unit]
+    numbers = step_numbers(metric.best_step)
+    best_step = ", ".join(map(str, numbers)) if numbers else None
+    return [metric.metric, last, best, best_step, mean, count, metric.unit]
 
 
 def _headline(summary: LogSummary) -> str:
-    parts = [f"{summary.num_records} records", f"last step {summary.last_step}"]
+    parts = [
+        f"{summary.num_records} records",
+        f"last {_step_text(summary.last_step) or 'step unknown'}",
+    ]
     if len(summary.ranks) > 1:
         parts.append(f"{len(summary.ranks)} ranks")
     if summary.seconds is not None:
         parts.append(wording.duration(summary.seconds))
     if summary.num_superseded:
-        parts.append(f"{summary.num_superseded} superseded")
+        parts.append(f"{summary.num_superseded} replaced after a rollback or restart")
     if summary.num_bad:
         parts.append(damage_text(summary.num_bad))
     if summary.num_lost:
@@ -269,7 +280,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
         try:
             records = follower.poll()
         except RunNotFound:
-            if ended or not run.exists():
+            if ended or not _may_begin_to_log(run):
                 raise
             records = []
         metadata = metadata_of(records, metadata)
@@ -284,6 +295,11 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
         if ended:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _may_begin_to_log(run: Path) -> bool:
+    """Return whether a path without a log may get one: a run may, any other folder is a mistake."""
+    return run.exists() and (not run.is_dir() or run_directory(run) is not None)
 
 
 def _has_ended(run: Path) -> bool:

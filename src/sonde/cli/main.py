@@ -9,6 +9,7 @@ importing this module imports none of the others.
 import faulthandler
 import io
 import os
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -144,9 +145,17 @@ def main() -> NoReturn:
 def _where_to_look(arguments: list[str]) -> str:
     """Return a hint for a command line that is not understood."""
     verb = arguments[0] if arguments else ""
+    if verb in ("rollback", "skip", "replay") and "--step" not in " ".join(arguments):
+        return f"`sonde spikes RUN` lists the steps to ask about; `sonde help {verb}` has examples"
     if verb in VERBS:
         return f"`sonde help {verb}` shows its options, with examples"
     return "`sonde help` lists the verbs, `sonde help VERB` their options"
+
+
+def _what_is_missing(error: CycloptsError) -> str:
+    """Return the message of an error; shorter if it is only about a missing argument."""
+    found = re.fullmatch(r'Command "([^"]+)" parameter (\S+) requires an argument\.', str(error))
+    return f"sonde {found[1]} needs {found[2]}" if found else str(error)
 
 
 def run(arguments: list[str]) -> int:
@@ -157,7 +166,7 @@ def run(arguments: list[str]) -> int:
             result = build_app("".join(spelled_out[:1]))(spelled_out)
             sys.stdout.flush()
     except CycloptsError as error:
-        _complain(f"{error}", None, _where_to_look(arguments))
+        _complain(_what_is_missing(error), None, _where_to_look(arguments))
         return 2
     except SondeError as error:
         _complain(error.message, error.cause, error.hint)

@@ -277,6 +277,7 @@ def _samples(
 
 def _show_files(console: Console, directory: DataDirectory) -> None:
     rows = []
+    sources = []
     for split, sidecars in directory.splits.items():
         for sidecar in sidecars:
             sizes = directory.tokens(split, sidecar.language).sizes
@@ -290,7 +291,8 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
                 wording.size(num_bytes),
                 f"{left_out:,}",
             )
-            rows.append((f"{split}.{sidecar.language}", *counts, sidecar.source))
+            rows.append((f"{split}.{sidecar.language}", *counts))
+            sources.append((f"{split}.{sidecar.language}", sidecar.source))
     columns = (
         "data",
         ">samples",
@@ -299,9 +301,10 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
         ">longest",
         ">size",
         ">left out",
-        "made from",
     )
     print_rows(console, columns, rows)
+    for name, source in sources:
+        console.print(Text(f"{name} was made from {source}"), soft_wrap=True)
     for stamp in dict.fromkeys(
         sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))
     ):

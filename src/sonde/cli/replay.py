@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.flags import Script, command_of
-from sonde.cli.terminal import needs, number_text, print_rows, tell
+from sonde.cli.terminal import needs, number_text, print_indented, print_rows, tell
 from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import read_manifest
@@ -74,6 +74,8 @@ def replay(
     json
         Print one JSON document instead of text.
     """
+    if step < 1:
+        raise SettingError(f"there is no step {step}", hint="steps are counted from 1")
     needs("sonde replay", "torch")
     changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
@@ -143,9 +145,12 @@ def _show(console: Console, report: "ReplayReport", world_size: int, folder: Pat
     origin = "the beginning"
     if replayed.from_step:
         origin = f"the checkpoint after {replayed.from_step} steps"
-    again = f", and {wording.counted(count, 'step')} again" if count else ""
+    again = f", {wording.counted(count, 'step')} repeated" if count else ""
     on = f", on {world_size} ranks" if world_size > 1 else ""
-    console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
+    console.print(_judgement(report))
+    for difference in replayed.differences:
+        print_indented(console, Text(difference, style="yellow"), 2)
+    console.print(Text(f"step {report.step} of {report.run_id}, from {origin}{again}{on}"))
     for change in report.changes:
         console.print(Text(change, style="cyan"))
     is_other = replayed.reproduced is False
@@ -162,9 +167,6 @@ def _show(console: Console, report: "ReplayReport", world_size: int, folder: Pat
     print_rows(console, ("", ">recorded", ">replayed"), rows)
     if report.skipped:
         console.print(Text(f"the weights did not move: {report.skipped}", style="yellow"))
-    console.print(_judgement(report))
-    for difference in replayed.differences:
-        console.print(Text(f"  {difference}", style="yellow"))
     _show_modules(console, report)
     if folder is not None:
         console.print(Text(f"\ndumped into {folder}; `sonde compare` takes it"))
@@ -194,7 +196,7 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
     """Show the tensors that differ most from the calm update, in order of execution."""
     ranked = sorted(report.modules, key=lambda module: (-module.num_nonfinite, -_distance(module)))
     shown = {id(entry) for entry in ranked[:_NUM_ROWS]}
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for module in report.modules:
         if id(module) in shown:
             ratio = f"{module.norm / module.calm_norm:.2f}" if module.calm_norm else ""
@@ -203,20 +205,34 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
                 (
                     module.module,
                     module.kind,
-                    module.norm,
-                    module.calm_norm,
+                    _rounded(module.norm),
+                    _rounded(module.calm_norm),
                     ratio,
-                    module.max_abs,
+                    _rounded(module.max_abs),
                     bad,
                 )
             )
     console.print()
-    print_rows(
-        console, ("tensor", "kind", ">norm", ">calm norm", ">ratio", ">max", ">non-finite"), rows
+    columns: tuple[str, ...] = (
+        "tensor",
+        "kind",
+        ">norm",
+        ">calm norm",
+        ">ratio",
+        ">max",
+        ">not finite",
     )
+    if not any(module.num_nonfinite for module in report.modules):
+        columns = columns[:-1]
+        rows = [row[:-1] for row in rows]
+    print_rows(console, columns, rows, cut_names=True)
     rest = len(report.modules) - len(shown)
     if rest:
         console.print(Text(f"and {rest} more; --json has all of them", style="dim"))
+
+
+def _rounded(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _distance(one: Any) -> float:

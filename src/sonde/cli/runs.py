@@ -60,7 +60,8 @@ def _show(console: Console, directory: Path) -> None:
     folder = RunFolder(directory)
     rows = sorted(folder.rows(), key=lambda row: _created(row.summary))
     if not rows:
-        console.print(f"no runs below {directory}")
+        console.print(Text(f"no runs below {directory}"), soft_wrap=True)
+        console.print("a Recorder in your loop or `sonde train` makes one; `sonde demo` shows one")
         return
     room = console.width - _NUMBERS_WIDTH if console.is_terminal else None
     titles = _titles(folder, directory, rows, room)
@@ -89,9 +90,10 @@ def _print(
         return
     print_rows(console, _COLUMNS, cells)
     console.print()
+    width = max(len(title) for title, cause in zip(titles, causes, strict=True) if cause)
     for title, cause in zip(titles, causes, strict=True):
         if cause:
-            print_beside(console, Text(f"{title}  ", style="bold"), Text(cause))
+            print_beside(console, Text(f"{title:<{width}}  ", style="bold"), Text(cause))
 
 
 def _titles(

@@ -16,7 +16,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.event_list import show_events
+from sonde.cli.event_list import event_at, show_cause, show_events, show_what_next
 from sonde.cli.flags import Texts
 from sonde.cli.terminal import (
     coloured,
@@ -25,6 +25,7 @@ from sonde.cli.terminal import (
     write_json,
 )
 from sonde.compat.atorch.token_loss_spike import TokenLossSpike
+from sonde.data.skip_list import sample_name
 from sonde.errors import SettingError
 from sonde.forensics.verdict import known_texts
 from sonde.records.files import write_output
@@ -33,6 +34,7 @@ from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.spike_log import (
     RecordedSpike,
+    SpikeLog,
     read_spikes,
     skip_step,
 )
@@ -130,7 +132,7 @@ def _answer(
     alone = [{**_sample_json(sample), "kind": "sample"} for sample in outlying]
     if outlying and not any(spike.holds(step) for spike in log.spikes):
         return {"kind": "sample", "step": step, "samples": alone}, partial(
-            _show_outlying, outlying=outlying
+            _show_outlying, run=run, log=log, outlying=outlying
         )
     spike = log.at(step)
     samples = decoder.decode(spike.samples(step), with_tokens=True)
@@ -141,7 +143,9 @@ def _answer(
         "samples": samples_json,
         "outlying": alone,
     }
-    return document_of_step, partial(_show_samples, spike=spike, step=step, samples=samples)
+    return document_of_step, partial(
+        _show_samples, run=run, log=log, spike=spike, step=step, samples=samples
+    )
 
 
 def _decode_atorch(
@@ -164,8 +168,13 @@ def _decode_atorch(
     print(f"; {summary.num_bad} entries could not be used" if summary.num_bad else "")
 
 
-def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
+def _show_outlying(
+    console: Console, run: Path, log: SpikeLog, outlying: list[DecodedSample]
+) -> None:
     """Show single outlying samples of a step that is not part of a spike."""
+    event = event_at(run, outlying[0].ranked.step or 0)
+    if event is not None:
+        show_cause(console, event, indent=0)
     for place, sample in enumerate(outlying, 1):
         one = sample.ranked
         sentence = (
@@ -173,10 +182,17 @@ def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
             f" {wording.number(one.expected)}, {wording.deviations(one)}"
         )
         _show_sample(console, place, sample, sentence)
+    _show_problems(console, outlying)
+    show_what_next(console, run, event, log)
 
 
 def _show_samples(
-    console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]
+    console: Console,
+    run: Path,
+    log: SpikeLog,
+    spike: RecordedSpike,
+    step: int,
+    samples: list[DecodedSample],
 ) -> None:
     event = spike.event
     steps = f"step {event.first_step}"
@@ -185,6 +201,9 @@ def _show_samples(
     sentence = f"{event.kind} of {event.metric} at {steps}, {wording.moment(spike.time)}: "
     sentence += f"{wording.number(event.value)} where {wording.number(event.baseline)} was expected"
     console.print(Text(sentence, style="bold"))
+    mark = event_at(run, step)
+    if mark is not None:
+        show_cause(console, mark, indent=0)
     if step != event.first_step:
         console.print(Text(f"the samples of step {step}:", style="bold"))
     for place, sample in enumerate(samples, 1):
@@ -195,6 +214,8 @@ def _show_samples(
             sample,
             f"loss {wording.number(ranked.loss)}, {ranked.share:.1%} of the step",
         )
+    _show_problems(console, samples)
+    show_what_next(console, run, mark, log)
 
 
 def _show_sample(console: Console, place: int, sample: DecodedSample, headline: str) -> None:
@@ -204,9 +225,15 @@ def _show_sample(console: Console, place: int, sample: DecodedSample, headline: 
     console.print(Text(f"{place}. {', '.join(facts)}", style="bold"))
     if sample.source_text:
         console.print(Text(sample.source_text, style="dim"))
-    console.print(_coloured(sample))
-    if sample.problem:
-        console.print(Text(sample.problem, style="yellow"))
+    text = _coloured(sample)
+    if text:
+        console.print(text)
+
+
+def _show_problems(console: Console, samples: list[DecodedSample]) -> None:
+    """Say once why samples have no text."""
+    for problem in sorted({sample.problem for sample in samples if sample.problem}):
+        console.print(Text(f"\nno text: {problem}", style="yellow"))
 
 
 def _coloured(sample: DecodedSample) -> Text:
@@ -264,11 +291,14 @@ def skip(
     """
     skipped = skip_step(run, step, worst=worst, path=out)
     samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.entries}
-    known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
+    verb = "was" if skipped.num_known == 1 else "were"
+    known = f"; {skipped.num_known} {verb} in it already" if skipped.num_known else ""
     added = wording.counted(len(skipped.added), "sample")
     lines = [f"{added} added to {skipped.path}{known}"]
     lines += [
-        f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers
+        f"  {', '.join(sample_name(name, number) for number in numbers)}"
+        for name, numbers in samples.items()
+        if numbers
     ]
     document = {"path": str(skipped.path), "added": samples, "num_known": skipped.num_known}
     tell(document, lambda console: console.print("\n".join(lines), soft_wrap=True), json=json)

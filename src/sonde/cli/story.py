@@ -97,7 +97,7 @@ def _show_head(console: Console, facts: RunFacts) -> None:
         style = "bold red"
     status = facts.status
     if manifest is not None and manifest.reason:
-        status += f": {manifest.reason}"
+        status += f" ({manifest.reason})"
     headline = Text.assemble((facts.directory.name, "bold"), "  ", (status, style))
     print_indented(console, headline, 0)
     if manifest is not None:
@@ -118,6 +118,8 @@ def short_command(command: Sequence[Any]) -> str:
     words[0] = Path(words[0]).name
     if len(words) > 1 and words[0].startswith("python") and Path(words[1]).name == "sonde":
         words = ["sonde", *words[2:]]
+    if words[1:3] == ["-m", "sonde"]:
+        words = ["sonde", *words[3:]]
     return wording.shortened(shlex.join(words), _MAX_COMMAND)
 
 
@@ -143,7 +145,7 @@ def _how_far(row: ListedRun, facts: RunFacts) -> str:
     if not math.isnan(row.seconds_left):
         parts.append(f"{wording.duration(row.seconds_left)} left")
     if row.changed:
-        parts.append(f"last write {wording.duration(max(time.time() - row.changed, 0.0))} ago")
+        parts.append(f"last write {wording.age(time.time() - row.changed)} ago")
     return ", ".join(parts)
 
 
@@ -233,6 +235,8 @@ def what_next(run: Path, facts: RunFacts, log: SpikeLog) -> list[tuple[str, str]
     event = worst_event(facts.marks)
     if event is not None:
         found += about_event(run, facts.manifest, event, log)
+    elif RunLayout(run).ledger_ranks():
+        found.append(("see which samples stand out over the whole run", f"sonde worst {place}"))
     found.append(("see its curve", f"sonde plot {place}"))
     found.append(("see everything in a browser", f"sonde dashboard {place}"))
     return found

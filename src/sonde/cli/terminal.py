@@ -29,12 +29,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sonde.errors import MissingDependency
-from sonde.report.wording import INVISIBLE, visible
+from sonde.report.wording import INVISIBLE, middle, visible
 
 MAX_WIDTH: Final = 100
 """Text is wrapped here on a wider terminal: longer lines are hard to read."""
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
+_SHORTEST_NAME: Final = 12
 _WORD: Final = re.compile(r"((?:`[^`\n]*`|[^\s`])+|\S)\s*")
 """A word and the space after it. A command in backticks is one word: it is copied as a whole."""
 
@@ -119,19 +120,44 @@ def picked(thing: object, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
 
 
-def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+def print_rows(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    *,
+    cut_names: bool = False,
+) -> None:
     """Print a table without rules. Columns whose name begins with `>` are right-aligned;
     `number_text` formats numbers.
 
-    On a terminal, cells wrap and have colours. A long table, for which rich takes a millisecond per
-    row, and one that goes to a file are written line by line.
+    On a terminal, cells wrap and have colours. With `cut_names`, the names in the first column are
+    cut in the middle instead, where a row would not fit. A long table, for which rich takes a
+    millisecond per row, and one that goes to a file are written line by line.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     headings = [_Heading(name.removeprefix(">"), name.startswith(">")) for name in columns]
+    if cut_names and console.is_terminal:
+        cells = _with_names_cut(console, headings, cells)
     if console.is_terminal and len(cells) < _LONG_TABLE:
         _print_table(console, headings, cells)
     else:
         _print_lines(console, headings, cells)
+
+
+def _with_names_cut(
+    console: Console, headings: Sequence["_Heading"], rows: list[list[Text]]
+) -> list[list[Text]]:
+    """Return the rows with their first cells cut to what the other columns leave."""
+    others = [
+        max(cell_len(heading.name), *(row[place].cell_len for row in rows))
+        for place, heading in enumerate(headings)
+        if place and rows
+    ]
+    room = max(console.width - sum(others) - 2 * len(headings), _SHORTEST_NAME)
+    return [
+        [Text(middle(row[0].plain, room), style=row[0].style), *row[1:]] if row else row
+        for row in rows
+    ]
 
 
 class _Heading(NamedTuple):

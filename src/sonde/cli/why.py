@@ -30,6 +30,7 @@ VERSION: Final = 1
 _MAX_WIDTH: Final = 96
 _HEIGHT: Final = 8
 _NUM_SHOWN: Final = 8
+_NUM_NAMED: Final = 3
 _NUM_IN_FULL: Final = 3
 """Up to this many runs are told in full; more become a table."""
 _NUM_ROWS: Final = 40
@@ -52,7 +53,7 @@ def why(
     or what another tool wrote: `trainer_state.json`, TensorBoard event files, wandb files,
     Lightning's `metrics.csv`, DLLogger and MLLOG lines, the printed logs of Megatron, NeMo, nanoGPT
     and others, any CSV or JSON lines. Several runs are judged together: what recurs at the same
-    step under other weights is the data's.
+    step under other weights was caused by the data.
 
     Parameters
     ----------
@@ -91,7 +92,8 @@ def _show(console: Console, accounts: Accounts) -> None:
 
 def _show_run(console: Console, run: Account) -> None:
     curve = run.curve
-    console.print(Text(run.title, style="bold"), soft_wrap=True)
+    headline = Text.assemble((f"{run.title}: ", "bold"), _summary(run.findings))
+    console.print(headline, soft_wrap=True)
     every = "step" if curve.spacing == 1 else f"{number(curve.spacing)} steps"
     facts = [run.format, f"{points(len(curve))} of {curve.name}, one every {every}"]
     print_indented(console, Text(" · ".join(facts), style="dim"), 0)
@@ -102,10 +104,26 @@ def _show_run(console: Console, run: Account) -> None:
     if len(shown) < len(run.findings):
         rest = len(run.findings) - len(shown)
         console.print(Text(f"\nand {number(rest)} more of less weight; --json has all", "dim"))
-    if all(finding.kind in _HARMLESS for finding in run.findings):
-        console.print(Text("\nNothing stands out: no spike, no jump, no divergence.", "green"))
     for problem in run.problems:
         console.print(Text(f"not read: {problem}", style="red"))
+
+
+def _summary(findings: Sequence[Finding]) -> Text:
+    """Return what happened in a few words, the worst first."""
+    found = [finding for finding in findings if finding.kind not in _HARMLESS]
+    if not found:
+        return Text("nothing stands out: no spike, no jump, no divergence", "green")
+    ranked = sorted(found, key=lambda finding: (not finding.is_alarm, -finding.rise))
+    named = [
+        f"{_kind(finding)} at step {number(finding.first_step)}" for finding in ranked[:_NUM_NAMED]
+    ]
+    if len(ranked) > _NUM_NAMED:
+        named.append(f"and {number(len(ranked) - _NUM_NAMED)} more")
+    return Text(", ".join(named), "bold red" if ranked[0].is_alarm else "yellow")
+
+
+def _kind(finding: Finding) -> str:
+    return _WORDS.get(finding.kind, finding.kind.replace("_", " "))
 
 
 def _show_rest(console: Console, runs: Sequence[Account]) -> None:
@@ -164,12 +182,13 @@ def _worst_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
-    kind = _WORDS.get(finding.kind, finding.kind.replace("_", " "))
     style = _STYLES.get(finding.kind, "bold red")
-    replaced = " (made again later)" if finding.is_replaced else ""
+    replaced = " (undone: the run went back)" if finding.is_replaced else ""
     console.print()
     console.print(
-        Text.assemble((f"step {number(finding.first_step)}  ", "bold"), (kind, style), replaced)
+        Text.assemble(
+            (f"step {number(finding.first_step)}  ", "bold"), (_kind(finding), style), replaced
+        )
     )
     print_indented(console, Text(finding.title), 2)
     for place, guess in enumerate(finding.probably):

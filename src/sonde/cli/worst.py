@@ -26,6 +26,7 @@ from sonde.cli.terminal import (
     tell,
 )
 from sonde.dashboard.outliers import num_standing_out
+from sonde.forensics.verdict import known_texts
 from sonde.records.files import write_output
 from sonde.report import wording
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
@@ -63,7 +64,8 @@ def worst(
 ) -> None:
     """Name the samples whose loss stands out over all epochs.
 
-    Their loss is far above that of samples of their length, and above what the others let expect.
+    The loss of such a sample is far above that of samples of its length, and higher than chance
+    explains.
 
     Parameters
     ----------
@@ -80,7 +82,13 @@ def worst(
     csv
         Write the same to this CSV file.
     """
-    read = partial(read_worst, run, directory=texts.data, tokenizer=texts.load_tokenizer())
+    read = partial(
+        read_worst,
+        run,
+        directory=texts.data,
+        tokenizer=texts.load_tokenizer(),
+        known=known_texts(run),
+    )
     is_data = json or csv is not None
     if num is None and not is_data:
         found = _standing_out(read(_NUM_JUDGED))
@@ -138,13 +146,22 @@ def _show_worst(console: Console, run: Path, found: Worst, num: int | None) -> N
     console.width = min(console.width, MAX_WIDTH)
     command = f"sonde worst {shlex.quote(str(run))}"
     print_indented(console, Text(_headline(found, num), style="bold"), 0)
+    problems = set()
     for place, entry in enumerate(found.entries, 1):
         _show_sample(console, place, entry)
+        if not entry.decoded.text and entry.decoded.problem:
+            problems.add(entry.decoded.problem)
+    for problem in sorted(problems):
+        console.print()
+        print_indented(console, Text(f"no text: {problem}", style="dim"), 0)
     if found.num_bad:
         console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
     if num is None:
         console.print()
-        listing = ("list the worst all the same", f"{command} --num {_NUM_LISTED}")
+        listing = (
+            "list the worst, whether they stand out or not",
+            f"{command} --num {_NUM_LISTED}",
+        )
         shown = [listing]
         if found.entries:
             shown.insert(0, ("skip them", f"{command} --skip"))
@@ -157,7 +174,7 @@ def _headline(found: Worst, num: int | None) -> str:
         return f"The {len(found.entries)} worst of {of_all}, whether they stand out or not."
     if not found.entries:
         return (
-            f"None of {of_all} stands out: the highest of so many are expected to be as high."
+            f"None of {of_all} stands out: among so many, some losses are this high by chance."
             " There is no reason to skip any."
         )
     stand = "stands" if len(found.entries) == 1 else "stand"
@@ -179,8 +196,6 @@ def _show_sample(console: Console, place: int, entry: WorstSample) -> None:
     print_indented(console, Text(", ".join(wording.origin(history, entry.decoded))), len(label))
     if entry.decoded.text:
         print_first_words(console, entry.decoded.text, len(label), "dim")
-    elif entry.decoded.problem:
-        print_indented(console, Text(entry.decoded.problem, style="dim"), len(label))
 
 
 def _worst_json(entry: WorstSample) -> dict[str, Any]:

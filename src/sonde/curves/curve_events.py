@@ -37,7 +37,19 @@ _MIN_QUANTA: Final = 5
 
 
 def find_curve_events(steps: Integers, values: Floats, *, metric: str = "loss") -> list[Event]:
-    """Return the events of a series, with steps in place of points."""
+    """Return the events of a series, with steps in place of points.
+
+    ```python
+    import numpy as np
+
+    from sonde.curves import find_curve_events
+
+    values = np.array([3.0 + step % 5 / 100 for step in range(400)])
+    values[250] = 9.0
+    (event,) = find_curve_events(np.arange(400), values)
+    assert event.first_step == 250
+    ```
+    """
     numbers = values.tolist()
     found = find_events(numbers, RobustRule(), metric=metric)
     taken = {place for event in found for place in range(event.first_step, event.last_step + 1)}

@@ -240,7 +240,21 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def judge(curve: LossCurve) -> list[Finding]:
-    """Return everything that happened in a curve, ordered by step."""
+    """Return everything that happened in a curve, ordered by step.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.curves import find_sources, judge, loss_curve
+
+    losses = [9.0 if step == 250 else 3.0 + step % 5 / 100 for step in range(400)]
+    lines = [f"step {step} loss {loss}" for step, loss in enumerate(losses)]
+    Path("train.log").write_text("\\n".join(lines))
+    (source,) = find_sources("train.log")
+    (finding,) = judge(loss_curve(source.points))
+    assert (finding.kind, finding.first_step) == ("spike", 250)
+    ```
+    """
     found = [finding for rule in RULES for finding in rule(curve)]
     told = [finding for finding in found if not _is_echo(curve, finding, found)]
     return sorted(told, key=lambda finding: (finding.first_step, not finding.is_replaced))
@@ -321,25 +335,25 @@ def _restart_finding(restart: Restart, noise: float, *, is_new: bool) -> Finding
         sentence = "Another training in the same log. The curve is that of the last one."
         cause = "none"
     elif restart.is_same:
-        sentence = "A clean resume: the steps made again have exactly the losses they had."
+        sentence = "A clean resume: the repeated steps have exactly the losses they had."
         cause = "none"
     elif not restart.num_again or math.isnan(restart.before + restart.after):
-        sentence = "Whether it went on as before cannot be told: no step was made twice."
+        sentence = "Whether it was a clean resume cannot be told: no step was repeated."
     elif restart.after - restart.before > _WORSE * max(noise, 1e-9):
         sentence = (
-            f"Something was not restored: the steps made again have a loss of"
+            f"Something was not restored: the repeated steps have a loss of"
             f" {brief(restart.after)}, before it was {brief(restart.before)}."
         )
     elif restart.before - restart.after > _WORSE * max(noise, 1e-9):
         sentence = (
-            f"Going back helped: the steps made again have a loss of {brief(restart.after)}, the"
+            f"Going back helped: the repeated steps have a loss of {brief(restart.after)}, the"
             f" first time it was {brief(restart.before)}."
         )
         cause = "none"
     else:
         sentence = (
-            f"A resume that went on as before: a loss of {brief(restart.after)} over the steps made"
-            f" again, {brief(restart.before)} the first time."
+            f"A clean resume: the repeated steps have a loss of {brief(restart.after)},"
+            f" {brief(restart.before)} the first time."
         )
         cause = "none"
     return Finding(

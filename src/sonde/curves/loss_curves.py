@@ -130,6 +130,19 @@ def joined(first: LossCurve, second: LossCurve) -> LossCurve:
 def loss_curve(points: Iterable[Point], metric: str | None = None) -> LossCurve | None:
     """Return the curve of the training loss, or of `metric`. None if the log has no loss; raises
     SettingError if it has no such metric.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.curves import find_sources, loss_curve
+
+    losses = [9.0 if step == 250 else 3.0 + step % 5 / 100 for step in range(400)]
+    lines = [f"step {step} loss {loss}" for step, loss in enumerate(losses)]
+    Path("train.log").write_text("\\n".join(lines))
+    (source,) = find_sources("train.log")
+    curve = loss_curve(source.points)
+    assert (curve.name, float(curve.values[250])) == ("loss", 9.0)
+    ```
     """
     found = list(points)
     counts: dict[str, int] = {}

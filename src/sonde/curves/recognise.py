@@ -88,6 +88,18 @@ LINE_FORMATS: Final = (
 def find_sources(path: str | Path) -> list[Source]:
     """Return every run of another tool at or below a path: none if nothing there is a log. Raises
     RunNotFound if there is nothing at all.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.curves import find_sources
+
+    losses = [9.0 if step == 250 else 3.0 + step % 5 / 100 for step in range(400)]
+    lines = [f"step {step} loss {loss}" for step, loss in enumerate(losses)]
+    Path("train.log").write_text("\\n".join(lines))
+    (source,) = find_sources("train.log")  # or a folder
+    assert len(list(source.points)) == 400
+    ```
     """
     path = Path(path)
     if path.is_dir():

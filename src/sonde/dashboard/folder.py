@@ -29,7 +29,7 @@ from sonde.records.reader import newest_records
 from sonde.records.values import as_number, step_numbers
 from sonde.report.curve import Curve
 from sonde.report.facts import read_verdicts
-from sonde.report.marks import Mark, read_marks
+from sonde.report.marks import Mark, read_marks, worst_marks
 from sonde.report.run_curves import CURVES, LOSS, RunCurves, spelling
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
@@ -141,7 +141,7 @@ class RunDetails:
     num_events: int
     """How many events it had."""
     cause: str
-    """The cause that its newest verdict names."""
+    """The cause of the event that went farthest wrong: of those with a sure cause, if any."""
     num_damaged: int
     """How many lines of its records cannot be read."""
 
@@ -199,10 +199,11 @@ class RunFolder:
             state = state_of(run.path)
             known = self._details.get(name)
             if known is None or known[0] != state:
-                causes = [_worded_cause(mark) for mark in run.marks() if mark.cause]
+                named = [mark for mark in run.marks() if mark.cause]
+                causes = [_worded_cause(mark) for mark in worst_marks(named, 1)]
                 found = RunDetails(
                     num_events=sum(mark.is_wrong for mark in run.marks()),
-                    cause=causes[-1] if causes else "",
+                    cause=causes[0] if causes else "",
                     num_damaged=sum(run.curves().num_bad.values()) + run.spikes().num_bad,
                 )
                 known = self._details[name] = (state, found)

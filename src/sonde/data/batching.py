@@ -87,6 +87,16 @@ def batch_by_tokens(
     is the longer of the two with `count="longest"`, and its target's with "target". A sample longer
     than `max_tokens` raises an error, or is skipped and counted. With a seed, samples of equal
     lengths are shuffled before they are cut.
+
+    ```python
+    import numpy as np
+
+    from sonde.data import batch_by_tokens
+
+    lengths = np.array([3, 9, 4, 8] * 10)
+    batches = batch_by_tokens(lengths, max_tokens=32, multiple_of=1)
+    print(len(batches))
+    ```
     """
     if lengths.ndim not in (1, 2) or (lengths.ndim == 2 and lengths.shape[1] != 2):
         raise SettingError(f"lengths must have the shape (N,) or (N, 2), not {lengths.shape}")
@@ -235,6 +245,17 @@ class ShardedBatchSampler:
 
     A DataLoader fetches batches ahead of their use, so only the consumer (`TokenLoader`) knows the
     true position.
+
+    ```python
+    import numpy as np
+
+    from sonde.data import ShardedBatchSampler, batch_by_tokens
+
+    batches = batch_by_tokens(np.array([3, 9, 4, 8] * 10), max_tokens=32)
+    sampler = ShardedBatchSampler(batches, seed=1, num_shards=2, shard_id=0)
+    for rows in sampler:  # as the batch_sampler of a torch DataLoader
+        ...
+    ```
     """
 
     def __init__(

@@ -143,7 +143,18 @@ def prepare(
     num_under_way: int = 1,
     on_progress: OnProgress | None = None,
 ) -> Prepared:
-    """Prepare a data directory, in this process or with any executor."""
+    """Prepare a data directory, in this process or with any executor.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import PrepareSettings, prepare
+
+    Path("corpus.txt").write_text("a few words\\n" * 200)
+    splits = {"train": {"en": Path("corpus.txt")}}
+    prepare(PrepareSettings(splits=splits, out=Path("data"), tokenizer="bytes"))
+    ```
+    """
     try:
         return _Preparation(settings, executor, num_under_way, on_progress).run()
     except OSError as error:

@@ -165,7 +165,21 @@ def _together(arrays: Sequence[NDArray[np.generic]]) -> Ragged:
 
 
 def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairDataset":
-    """Open the pairs of a split, named after it, in the direction of its preparation."""
+    """Open the pairs of a split, named after it, in the direction of its preparation.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import PrepareSettings, open_pairs, prepare
+
+    for language, words in {"en": "a house", "de": "ein Haus"}.items():
+        Path(f"corpus.{language}").write_text(f"{words}\\n" * 200)
+    files = {"en": Path("corpus.en"), "de": Path("corpus.de")}
+    prepare(PrepareSettings(splits={"train": files}, out=Path("data"), tokenizer="bytes"))
+    pairs = open_pairs("data", "train")
+    assert (len(pairs), pairs.source.origin(7)) == (200, ("corpus.en", 8))
+    ```
+    """
     directory = data if isinstance(data, DataDirectory) else DataDirectory(data)
     languages = directory.languages(split)
     if len(languages) != 2:

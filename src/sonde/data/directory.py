@@ -99,7 +99,20 @@ def find_fairseq_files(path: Path) -> dict[Path, Sidecar]:
 
 
 class DataDirectory:
-    """An opened data directory."""
+    """An opened data directory.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import DataDirectory, PrepareSettings, prepare
+
+    Path("corpus.txt").write_text("a few words\\n" * 200)
+    splits = {"train": {"en": Path("corpus.txt")}}
+    prepare(PrepareSettings(splits=splits, out=Path("data"), tokenizer="bytes"))
+    data = DataDirectory("data")
+    assert data.tokenizer().vocab_size > 0
+    ```
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -292,6 +292,21 @@ def left_out_of(dataset: TokenDataset, skip_list: SkipList) -> NDArray[np.int64]
 class TokenLoader:
     """Batches of one rank. Iterating continues from the current position to the end of the
     epoch.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import Collater, LoaderSettings, PrepareSettings, TokenLoader
+    from sonde.data import open_pairs, prepare
+
+    for language, words in {"en": "a house", "de": "ein Haus"}.items():
+        Path(f"corpus.{language}").write_text(f"{words}\\n" * 200)
+    files = {"en": Path("corpus.en"), "de": Path("corpus.de")}
+    prepare(PrepareSettings(splits={"train": files}, out=Path("data"), tokenizer="bytes"))
+    loader = TokenLoader(open_pairs("data"), Collater(), LoaderSettings(max_tokens=512))
+    for batch in loader:
+        state = loader.state_dict()  # resumes with the batch that comes next
+    ```
     """
 
     def __init__(

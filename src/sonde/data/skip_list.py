@@ -46,7 +46,18 @@ def sample_name(dataset: str, sample: object) -> str:
 
 
 def read_skip_list(path: str | Path) -> "SkipList":
-    """Read a skip list from a file. Raises DamagedFile with the line that cannot be parsed."""
+    """Read a skip list from a file. Raises DamagedFile with the line that cannot be parsed.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import read_skip_list
+
+    Path("skip.txt").write_text("train 7  repeated\\ntrain 20-22\\n")
+    skip = read_skip_list("skip.txt")
+    assert skip.samples("train").tolist() == [7, 20, 21, 22]
+    ```
+    """
     try:
         text = read_small(Path(path), follow=True).decode()
     except FileNotFoundError:
@@ -84,6 +95,13 @@ def write_skip_list(
     """Write a skip list, with consecutive samples as ranges, after the text `before`.
 
     Remarks in the replaced file are lost; `append_entries` keeps them.
+
+    ```python
+    from sonde.data import SkipList, read_skip_list, write_skip_list
+
+    write_skip_list("skip.txt", SkipList({"train": [7, 20]}), "bad rows")
+    assert read_skip_list("skip.txt").samples("train").tolist() == [7, 20]
+    ```
     """
     lines = [f"# {line}" for line in remark.splitlines()]
     for dataset in sorted(skip_list.entries):
@@ -117,7 +135,15 @@ def _crc(entry: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SkipList:
-    """The samples to leave out of each dataset."""
+    """The samples to leave out of each dataset.
+
+    ```python
+    from sonde.data import SkipList
+
+    skip = SkipList({"train": [20117, 20120]})
+    assert len(skip) == 2
+    ```
+    """
 
     entries: Mapping[str, Iterable[int]] = field(default_factory=dict)
     """Sample numbers by dataset name."""

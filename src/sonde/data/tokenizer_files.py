@@ -263,7 +263,19 @@ def _find_specials(ids: Mapping[str, int]) -> SpecialIds:
 
 
 def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
-    """Load a tokenizer from a file. With `digest`, raises if the file has another one."""
+    """Load a tokenizer from a file. With `digest`, raises if the file has another one.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.data import PrepareSettings, load_tokenizer, prepare
+
+    Path("corpus.txt").write_text("a few words\\n" * 200)
+    splits = {"train": {"en": Path("corpus.txt")}}
+    prepare(PrepareSettings(splits=splits, out=Path("data"), vocab_size=300))
+    tokenizer = load_tokenizer("data/tokenizer.json")
+    ```
+    """
     path = Path(path)
     try:
         payload = read_small(path, max_bytes=_MAX_TOKENIZER_BYTES, follow=True)

@@ -247,19 +247,20 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: Path, narrator: 
     recipe = replace(scenario.recipe, max_updates=_NUM_UPDATES)
     narrator.act(f"Training, {_NUM_UPDATES} steps, with --heal 3")
     narrator.tell(
-        f"At step {_STRUCK} a column of one weight is overwritten in memory. The run is not told."
+        f"At step {_STRUCK} a column of one weight is overwritten in memory. The run does not know"
+        " it."
     )
     with out_of_sight(folder):
         train_healing(recipe, run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
-    narrator.act("What the run tells of it")
+    narrator.act("What the run reports")
     for chapter in describe(run):
         for sentence in chapter:
             narrator.tell(f"· {sentence}")
-    narrator.act("The same training, and nothing happens to it")
+    narrator.act("The same training without the fault")
     loss = train(recipe, untouched)
     same = _weights(run) == _weights(untouched)
     narrator.tell(
-        f"Loss on held-out text: {loss:.3f}; the one that was mended has {final_loss(run):.3f}. "
+        f"Loss on held-out text: {loss:.3f}; the run that recovered has {final_loss(run):.3f}. "
         f"Their weights are {'the same, bit for bit' if same else 'not the same'}."
     )
     return same and len(read_history(run).acts) > 0

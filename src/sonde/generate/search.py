@@ -71,6 +71,20 @@ def beam_search(
     `source_lengths` are needed for lengths relative to the source. Each result must begin with its
     `prefix_tokens`, which are part of it and scored. `prompts` replace the start token; they are
     not part of the result and not scored.
+
+    ```python
+    import torch
+
+    from sonde.generate import SearchSettings, beam_search
+
+    table = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+
+    def next_logits(frontier):
+        return table[frontier.tokens[:, :, -1]]
+
+    found = beam_search(next_logits, 2, SearchSettings(beam=3, max_len=10))
+    print(found[0][0].tokens, found[0][0].score)
+    ```
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths, prefix_tokens)
@@ -82,7 +96,21 @@ def beam_search(
 def greedy(
     next_logits: NextLogits, num_sentences: int, settings: SearchSettings | None = None
 ) -> list[list[Hypothesis]]:
-    """Run greedy search: beam search with a beam of 1."""
+    """Run greedy search: beam search with a beam of 1.
+
+    ```python
+    import torch
+
+    from sonde.generate import SearchSettings, greedy
+
+    table = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+
+    def next_logits(frontier):
+        return table[frontier.tokens[:, :, -1]]
+
+    print(greedy(next_logits, 2, SearchSettings(max_len=10))[0][0].tokens)
+    ```
+    """
     return beam_search(
         next_logits,
         num_sentences,

@@ -242,7 +242,7 @@ def _wanted(
     if verdict is None or first is None:
         if came_back:
             return _without_batch(act, scene, "it came back, and the cause is not known")
-        return replace(act, kind="go back", why="the cause is not sure, so no sample is left out")
+        return replace(act, kind="go back", why="the cause is not sure, so no sample is skipped")
     if first.blames == "setting":
         return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
@@ -253,7 +253,7 @@ def _wanted(
         return _without_batch(
             act, scene, "it came back, so what the verdict says does not explain it"
         )
-    return replace(act, kind="go back", why="no sample is to blame, so it will not happen again")
+    return replace(act, kind="go back", why="no sample is to blame, so a retry should succeed")
 
 
 def _not_left_out_yet(blamed: SkipList, past: Sequence[Act]) -> dict[str, list[int]]:
@@ -357,12 +357,13 @@ def describe_action(act: Act, *, would: bool = False) -> list[str]:
     """Describe an action in four sentences: what happened, what was found, what was done, and what
     it cost.
     """
-    found = (
-        f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
-    )
-    done = f"Would have been done: {_done(act)}" if would else _done(act)
-    cost = f"Cost: {_counted(act.num_repeated, 'step')} again, {act.seconds:.0f} s to find out."
-    return [_happened(act.call), f"{found} {act.why}.", done, cost]
+    found = f"Verdict ({act.confidence:.0%}): {act.title}" if act.title else "No verdict."
+    why = f"{act.why[:1].upper()}{act.why[1:]}."
+    done = _done(act)
+    if would:
+        done = f"Would have {done[0].lower()}{done[1:]}"
+    cost = f"Cost: {_counted(act.num_repeated, 'step')} repeated, {act.seconds:.0f} s of diagnosis."
+    return [_happened(act.call), f"{found} {why}", done, cost]
 
 
 def _happened(call: Call) -> str:
@@ -371,7 +372,7 @@ def _happened(call: Call) -> str:
     expected = "" if math.isnan(call.baseline) else f" where {call.baseline:.4g} was expected"
     waited = call.step - call.first_step
     return (
-        f"Step {call.first_step}: the loss was {call.value:.4g}{expected}, and did not come back"
+        f"Step {call.first_step}: the loss was {call.value:.4g}{expected}, and did not recover"
         f" in {waited} steps."
     )
 
@@ -379,19 +380,18 @@ def _happened(call: Call) -> str:
 def _done(act: Act) -> str:
     place = f"the state after step {act.checkpoint}" if act.checkpoint else "the beginning"
     if act.kind == "stop":
-        return " ".join(["The run ended.", *act.advice])
+        return " ".join(["Ended the run.", *act.advice])
     if act.kind == "lower rate":
         return (
-            f"Back to {place}; the learning rate is at most {act.rate:.3g} until step"
+            f"Rolled back to {place}, and limited the learning rate to {act.rate:.3g} until step"
             f" {act.rate_until}."
         )
     if act.kind == "go back":
-        return f"Back to {place}, and on as it was."
+        return f"Rolled back to {place}, and continued unchanged."
     which = ", ".join(_samples_text(name, numbers) for name, numbers in act.skip.items())
     whose = "the batch, " if act.kind == "skip batch" else ""
-    return (
-        f"Back to {place}, and on without {whose}{_counted(act.num_skipped, 'sample')} ({which})."
-    )
+    skipped = _counted(act.num_skipped, "sample")
+    return f"Rolled back to {place}, and continued without {whose}{skipped} ({which})."
 
 
 def _samples_text(dataset: str, numbers: Sequence[int]) -> str:
@@ -406,7 +406,7 @@ def _in_all(acts: tuple[Act, ...]) -> str:
     back = [act for act in acts if act.kind != "stop"]
     samples = _counted(sum(act.num_skipped for act in back), "sample")
     steps = _counted(sum(act.num_repeated for act in back), "step")
-    return f"In all: mended {_counted(len(back), 'time')}, {samples} left out, {steps} made again."
+    return f"In all: {_counted(len(back), 'rollback')}, {samples} skipped, {steps} repeated."
 
 
 def _counted(number: int, noun: str) -> str:

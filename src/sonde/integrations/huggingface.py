@@ -14,6 +14,7 @@ evaluated before that.
 
 import contextlib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,6 +79,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         self,
         directory: str | Path,
         *,
+        decode: Callable[[list[int]], str] | None = None,
         on_event: OnEvent = "record",
         options: RecorderOptions | None = None,
     ) -> None:
@@ -85,10 +87,13 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
 
         Args:
             directory: The directory of the run.
+            decode: Converts a list of tokens to text. Without it, the Trainer's `processing_class`
+                does.
             on_event: What to do at an event, and who gets a message, as for a `Recorder`.
             options: The options of the recorder.
         """
         super().__init__("transformers", OLDEST, directory, on_event, options)
+        self._decode = decode
         self._model: Any = None
         self._num_micro = 1
         self._ids: Any = None
@@ -191,7 +196,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
     def _begin(self, model: Any) -> Recorder:
         trainer = self._trainer
         num_updates = self._trainer.state.global_step
-        decode = getattr(trainer.processing_class, "decode", None)
+        decode = self._decode or getattr(trainer.processing_class, "decode", None)
         scaler = getattr(trainer.accelerator, "scaler", None)
         assert self.run is not None
         self._model = model

@@ -170,7 +170,23 @@ class Pace:
 
 
 class Backend(ABC):
-    """Base class of all backends."""
+    """Base class of all backends.
+
+    ```python
+    from sonde import Logger
+    from sonde.log import Backend
+
+    class Remember(Backend):
+        seen = []
+
+        def write(self, record):
+            self.seen.append(record)
+
+    with Logger(Remember()) as logger:
+        logger.log(step=1, data={"loss": 4.5})
+    assert Remember.seen[0]["data"] == {"loss": 4.5}
+    ```
+    """
 
     ALL_RANKS: ClassVar[bool] = False
     """Whether every rank writes by default."""

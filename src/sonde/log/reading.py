@@ -121,6 +121,16 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
 
     `keep_superseded` keeps what the resume rule would leave out, so that everything ever logged is
     returned.
+
+    ```python
+    import sonde
+    from sonde import JSONStreamBackend, Logger, Verbosity
+
+    with Logger(JSONStreamBackend(Verbosity.DEFAULT, "log.json")) as logger:
+        logger.log(step=1, data={"loss": 4.5})
+    log = sonde.log.read("log.json")  # or a run directory, a glob, a list of them
+    assert log.series("loss").values.tolist() == [4.5]
+    ```
     """
     files = [LogFile(path) for path in find_log_files(source)]
     parts = [

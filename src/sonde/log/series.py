@@ -30,7 +30,19 @@ _NOT_AN_OBJECT: Final = float | str | bool | list[Any] | None
 
 
 def read_series(source: Source, metric: str, *, rank: int | None = None) -> Series:
-    """Return the values of `metric`: of one rank, or the mean over all ranks at each step."""
+    """Return the values of `metric`: of one rank, or the mean over all ranks at each step.
+
+    ```python
+    import sonde
+    from sonde import JSONStreamBackend, Logger, Verbosity
+
+    with Logger(JSONStreamBackend(Verbosity.DEFAULT, "log.json")) as logger:
+        for step in (1, 2):
+            logger.log(step=step, data={"loss": 4.5 / step})
+    series = sonde.log.read_series("log.json", "loss")
+    assert (series.values.tolist(), series.step_at(-1)) == ([4.5, 2.25], 2)
+    ```
+    """
     indexed = _from_index(source, metric, rank)
     if indexed is not None:
         return indexed

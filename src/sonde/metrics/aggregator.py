@@ -96,7 +96,16 @@ class Derived(NumberMeter):
 
 
 class Aggregator(Mapping[str, Meter]):
-    """A set of meters by key."""
+    """A set of meters by key.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:  # an Aggregator
+        metrics.log_scalar("loss", 2.5)
+    assert level.get_smoothed_values() == {"loss": 2.5}
+    ```
+    """
 
     def __init__(self, name: str | None = None) -> None:
         self.name: Final = name

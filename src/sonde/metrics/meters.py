@@ -165,7 +165,17 @@ class WeightedMeter(StreamMeter, ABC):
 
 
 class Average(WeightedMeter):
-    """Weighted mean of the finite values; the latest value while all weights are 0."""
+    """Weighted mean of the finite values; the latest value while all weights are 0.
+
+    ```python
+    from sonde import metrics
+
+    meter = metrics.Average(round=2)
+    meter.update(2.0, 100)
+    meter.update(4.0, 300)
+    assert meter.value == 3.5
+    ```
+    """
 
     kind = "average"
 
@@ -180,7 +190,17 @@ class Average(WeightedMeter):
 
 
 class Sum(WeightedMeter):
-    """Sum of the finite values, each times its weight."""
+    """Sum of the finite values, each times its weight.
+
+    ```python
+    from sonde import metrics
+
+    meter = metrics.Sum()
+    meter.update(2.0)
+    meter.update(4.0)
+    assert meter.value == 6.0
+    ```
+    """
 
     kind = "sum"
 
@@ -217,7 +237,17 @@ class ExtremeMeter(StreamMeter, ABC):
 
 
 class Maximum(ExtremeMeter):
-    """The largest finite value."""
+    """The largest finite value.
+
+    ```python
+    from sonde import metrics
+
+    meter = metrics.Maximum()
+    meter.update(2.0)
+    meter.update(4.0)
+    assert meter.value == 4.0
+    ```
+    """
 
     kind = "maximum"
 
@@ -228,7 +258,17 @@ class Maximum(ExtremeMeter):
 
 
 class Minimum(ExtremeMeter):
-    """The smallest finite value."""
+    """The smallest finite value.
+
+    ```python
+    from sonde import metrics
+
+    meter = metrics.Minimum()
+    meter.update(2.0)
+    meter.update(4.0)
+    assert meter.value == 2.0
+    ```
+    """
 
     kind = "minimum"
 
@@ -260,7 +300,17 @@ def middle_of(bucket: int) -> float:
 
 
 class Quantile(ExtremeMeter):
-    """A quantile of the finite values; the median by default."""
+    """A quantile of the finite values; the median by default.
+
+    ```python
+    from sonde import metrics
+
+    meter = metrics.Quantile(0.9)
+    for value in range(1, 101):
+        meter.update(value)
+    assert 89 <= meter.value <= 92
+    ```
+    """
 
     kind = "quantile"
 

@@ -23,6 +23,15 @@ def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -
 
     Without an initialized `torch.distributed` this is a copy. Derived values are recomputed from
     the merged meters. A custom meter that this rank never created is left out of its result.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_scalar("loss", 2.5)
+    everywhere = metrics.over_ranks(level)  # call it on every rank
+    assert everywhere.get_smoothed_value("loss") == 2.5
+    ```
     """
     total = Aggregator(aggregator.name)
     rows = [row for state in gather(aggregator.state_dict(), group) for row in state["meters"]]

@@ -42,6 +42,16 @@ def aggregate(name: str | None = None, new_root: bool = False) -> "Aggregation":
 
     A name refers to one aggregator of the process, which continues where it left off; without a
     name, each entry gets a new one. `new_root` hides the outer levels.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("epoch") as epoch:
+        for _ in range(2):
+            with metrics.aggregate("step", new_root=False):
+                metrics.log_scalar("loss", 2.5)
+    assert epoch.get_smoothed_value("loss") == 2.5
+    ```
     """
     if name is not None and (type(name) is not str or name == DEFAULT):
         raise SettingError(
@@ -66,7 +76,16 @@ def named(name: str) -> Aggregator:
 
 
 def get_aggregator(name: str) -> Aggregator:
-    """Return the aggregator with this name; raise KeyError if it was never entered."""
+    """Return the aggregator with this name; raise KeyError if it was never entered.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_scalar("loss", 2.5)
+    assert metrics.get_aggregator("train") is level
+    ```
+    """
     aggregator = NAMED.get(name)
     if aggregator is None:
         raise UnknownMetricError(name, NAMED, "aggregator")
@@ -79,18 +98,44 @@ def get_meters(name: str) -> Aggregator | None:
 
 
 def get_meter(name: str, key: str) -> Meter | None:
-    """Return one meter of one aggregator, or None."""
+    """Return one meter of one aggregator, or None.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train"):
+        metrics.log_scalar("loss", 2.5)
+    assert metrics.get_meter("train", "loss").avg == 2.5
+    ```
+    """
     return NAMED[name].get(key) if name in NAMED else None
 
 
 def get_smoothed_value(name: str, key: str) -> float:
-    """Return one value of one aggregator, rounded for display; raise KeyError if there is none."""
+    """Return one value of one aggregator, rounded for display; raise KeyError if there is none.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train"):
+        metrics.log_scalar("loss", 2.5)
+    assert metrics.get_smoothed_value("train", "loss") == 2.5
+    ```
+    """
     return get_aggregator(name).get_smoothed_value(key)
 
 
 def get_smoothed_values(name: str) -> dict[str, float]:
     """Return all values of one aggregator, in display order; raise KeyError if it was never
     entered.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train"):
+        metrics.log_scalar("loss", 2.5)
+    assert metrics.get_smoothed_values("train") == {"loss": 2.5}
+    ```
     """
     return get_aggregator(name).get_smoothed_values()
 
@@ -103,20 +148,50 @@ def reset_meter(name: str, key: str) -> None:
 
 
 def reset_meters(name: str) -> None:
-    """Reset all meters of one aggregator; do nothing if it does not exist."""
+    """Reset all meters of one aggregator; do nothing if it does not exist.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train"):
+        metrics.log_scalar("loss", 2.5)
+    metrics.reset_meters("train")
+    assert metrics.get_smoothed_values("train") == {}
+    ```
+    """
     if name in NAMED:
         NAMED[name].reset()
 
 
 def reset() -> None:
-    """Remove every meter from every named aggregator, as at the start of the process."""
+    """Remove every meter from every named aggregator, as at the start of the process.
+
+    ```python
+    from sonde import metrics
+
+    metrics.log_scalar("loss", 2.5)
+    metrics.reset()
+    assert metrics.get_smoothed_values("default") == {}
+    ```
+    """
     with LOCK:
         for aggregator in NAMED.values():
             aggregator.clear()
 
 
 def state_dict() -> dict[str, Any]:
-    """Return the state of every named aggregator as JSON-compatible data."""
+    """Return the state of every named aggregator as JSON-compatible data.
+
+    ```python
+    from sonde import metrics
+
+    metrics.log_scalar("loss", 2.5)
+    state = metrics.state_dict()  # plain data, for your checkpoint
+    metrics.reset()
+    metrics.load_state_dict(state)
+    assert metrics.get_smoothed_value("default", "loss") == 2.5
+    ```
+    """
     with LOCK:
         return {name: aggregator.state_dict() for name, aggregator in NAMED.items()}
 
@@ -268,14 +343,34 @@ def log_scalar(
 
 # fairseq's name for it
 def log_scalar_sum(key: str, value: object, priority: int = 10, round: int | None = None) -> None:  # noqa: A002
-    """Add a value to a sum."""
+    """Add a value to a sum.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        for _ in range(3):
+            metrics.log_scalar_sum("tokens", 100)
+    assert level.get_smoothed_value("tokens") == 300
+    ```
+    """
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Sum, lambda: Sum(round), priority).update(value)
 
 
 # fairseq's name for it
 def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = None) -> None:  # noqa: A002
-    """Show `fn(meters)`, computed in each aggregator from its own meters whenever it is read."""
+    """Show `fn(meters)`, computed in each aggregator from its own meters whenever it is read.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_scalar("loss", 3.0)
+        metrics.log_derived("ppl", lambda meters: 2 ** meters["loss"].avg)
+    assert level.get_smoothed_value("ppl") == 8.0
+    ```
+    """
     for aggregator in ACTIVE.get().aggregators:
         make = functools.partial(Derived, fn, aggregator, round)
         _meter(aggregator, key, Derived, make, priority).update(fn)
@@ -285,6 +380,15 @@ def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = 
 def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002
     """Count `value` items per second. The first call only starts the clock: what it counts happened
     earlier.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        for _ in range(3):
+            metrics.log_speed("tokens/s", 100, round=0)
+    assert level.get_smoothed_value("tokens/s") > 0
+    ```
     """
     for aggregator in ACTIVE.get().aggregators:
         if key in aggregator.by_key:
@@ -295,7 +399,18 @@ def log_speed(key: str, value: object, priority: int = 30, round: int | None = N
 
 # fairseq's name for it
 def log_start_time(key: str, priority: int = 40, round: int | None = None) -> None:  # noqa: A002
-    """Start a stopwatch in every active aggregator."""
+    """Start a stopwatch in every active aggregator.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_start_time("forward", round=3)
+        sum(range(1000))
+        metrics.log_stop_time("forward", weight=1)
+    assert level.get_smoothed_value("forward") >= 0
+    ```
+    """
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Stopwatch, lambda: Stopwatch(round), priority).start()
 
@@ -307,6 +422,15 @@ def log_stop_time(
     `torch.cuda.synchronize`).
 
     With weights it shows seconds per unit of weight; without, the total.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        metrics.log_start_time("forward")
+        metrics.log_stop_time("forward", weight=1)
+    assert "forward" in level.get_smoothed_values()
+    ```
     """
     for aggregator in ACTIVE.get().aggregators:
         meter = aggregator.by_key.get(key)
@@ -319,6 +443,15 @@ def log_custom(
 ) -> None:
     """Update any other meter with `args` and `kwargs`, e.g. `log_custom(Maximum, "grad_norm_max",
     norm)`.
+
+    ```python
+    from sonde import metrics
+
+    with metrics.aggregate("train") as level:
+        for seconds in (0.1, 0.3, 2.0):
+            metrics.log_custom(metrics.Maximum, "slowest", seconds)
+    assert level.get_smoothed_value("slowest") == 2.0
+    ```
     """
 
     def make() -> Meter:

@@ -28,6 +28,15 @@ def token_losses(
 ) -> "TokenLosses":
     """Return the losses of `targets` [B, T] under `logits` [B, T, V]; padding gets exactly 0 and no
     gradient.
+
+    ```python
+    import torch
+
+    from sonde.models import token_losses
+
+    logits = torch.zeros(1, 3, 10)
+    losses = token_losses(logits, torch.tensor([[4, 5, 1]]), pad=1)
+    ```
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise SettingError(

@@ -53,7 +53,19 @@ def _initialise(module: nn.Module) -> None:
 
 
 class Transformer(nn.Module):
-    """The reference model. `settings.encoder_layers == 0` makes it decoder-only."""
+    """The reference model. `settings.encoder_layers == 0` makes it decoder-only.
+
+    ```python
+    import torch
+
+    from sonde.models import Transformer, TransformerSettings
+
+    settings = TransformerSettings(vocab_size=100, model_dim=16, num_heads=2, ffn_dim=32)
+    model = Transformer(settings)
+    source = torch.tensor([[5, 6, 2]])
+    assert model(torch.tensor([[2, 4]]), source).shape == (1, 2, 100)
+    ```
+    """
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()

@@ -190,5 +190,5 @@ def seconds_in_words(seconds: float) -> str:
     """Return a duration as people read it."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= factor:
-            return f"{seconds / factor:.2g} {unit}"
+            return f"{float(f'{seconds / factor:.2g}'):g} {unit}"
     return f"{seconds / 1e-6:.2g} µs"

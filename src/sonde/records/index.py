@@ -43,7 +43,19 @@ _WITH_STEPS: Final = """SELECT one.*, steps.* FROM columns AS one JOIN columns A
 
 
 class RunIndex:
-    """The index of one run directory. Answers are as of the last `refresh` by any process."""
+    """The index of one run directory. Answers are as of the last `refresh` by any process.
+
+    ```python
+    from sonde import Run
+    from sonde.records import RunIndex
+
+    with Run("runs/mine") as run:
+        run.logger.log(1, {"loss": 4.5})
+    with RunIndex(run.layout) as index:
+        index.refresh()
+        assert index.series("loss").values.tolist() == [4.5]
+    ```
+    """
 
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout

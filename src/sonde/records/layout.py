@@ -80,6 +80,15 @@ class _Place:
 class RunLayout:
     """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access
     the disk.
+
+    ```python
+    from pathlib import Path
+
+    from sonde.records import RunLayout
+
+    layout = RunLayout(Path("runs/mine"))
+    print(layout.manifest, layout.skip_list, layout.record_file("log", 0))
+    ```
     """
 
     root: Path

@@ -135,7 +135,18 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_manifest(root: str | Path) -> Manifest:
-    """Read the manifest of the run directory `root`."""
+    """Read the manifest of the run directory `root`.
+
+    ```python
+    from sonde import Run
+    from sonde.records import read_manifest
+
+    with Run("runs/mine", config={"lr": 1e-3}):
+        pass
+    manifest = read_manifest("runs/mine")
+    assert (manifest.status, manifest.settings) == ("finished", {"lr": 1e-3})
+    ```
+    """
     path = RunLayout(Path(root)).manifest
     try:
         document = decode(unseal_document(read_small(path)))

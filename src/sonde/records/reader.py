@@ -198,7 +198,18 @@ def damage_text(num_bad: int) -> str:
 
 
 def read_records(path: Path | str, *, offset: int = 0) -> LineScanner:
-    """Return the records of a file, from byte `offset` on, which must be the start of a line."""
+    """Return the records of a file, from byte `offset` on, which must be the start of a line.
+
+    ```python
+    from sonde import Run
+    from sonde.records import read_records
+
+    with Run("runs/mine") as run:
+        run.logger.log(1, {"loss": 4.5})
+        path = run.layout.record_file("log", 0)
+    assert [record["data"] for record in read_records(path)] == [{"loss": 4.5}]
+    ```
+    """
     return LineScanner(Path(path), offset=offset)
 
 

@@ -146,6 +146,17 @@ def gather(
 
     Pass `curves` if the series are already loaded. If `spikes` is given, the events are taken from
     it without the text of their samples, and the worst samples are left out.
+
+    ```python
+    from sonde import Run
+    from sonde.report import gather
+
+    with Run("runs/mine") as run:
+        for step in range(1, 101):
+            run.logger.log(step, {"loss": 5 / step})
+    facts = gather("runs/mine")
+    assert facts.curves["loss"].values[-1] == 0.05
+    ```
     """
     run = Path(run)
     problems: list[str] = []

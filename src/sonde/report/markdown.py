@@ -28,7 +28,18 @@ _BY_CLASS: Final = {"legend": "svg", "kicker": "svg"}
 
 
 def render_markdown(facts: RunFacts) -> str:
-    """Render the report as a Markdown document."""
+    """Render the report as a Markdown document.
+
+    ```python
+    from sonde import Run
+    from sonde.report import gather, render_markdown
+
+    with Run("runs/mine") as run:
+        for step in range(1, 101):
+            run.logger.log(step, {"loss": 5 / step})
+    print(render_markdown(gather("runs/mine")))
+    ```
+    """
     # our own markup
     page = fromstring(f"<main>{group(whole_report(facts, _curves(facts)))}</main>")  # noqa: S314
     lines: list[str] = []

@@ -24,7 +24,7 @@ import msgspec
 
 from sonde.checkpoint.resume_report import CHANGED, LOST, ResumeReport
 from sonde.checkpoint.resume_report import EVENT as RESUME_REPORT
-from sonde.forensics.verdict import Verdict
+from sonde.forensics.verdict import SURE, Verdict
 from sonde.heal.decision import EVENT as HEAL
 from sonde.heal.decision import Act, describe_action
 from sonde.records.layout import EVENTS, RunLayout
@@ -118,7 +118,7 @@ def read_marks(
     restarts = {mark.step for mark in marks if mark.kind == RESTART}
     for first, last in repeated:
         if first - 1 not in restarts:  # a loop that says nothing when it resumes
-            title = f"restarted: steps {first:,} to {last:,} were made again"
+            title = f"restarted: steps {first:,} to {last:,} were repeated"
             marks.append(
                 Mark(kind=RESTART, step=first - 1, last=first - 1, title=title, tone=HAPPENED)
             )
@@ -127,14 +127,15 @@ def read_marks(
 
 def worst_marks(marks: Sequence[Mark], num: int) -> list[Mark]:
     """Return at most `num` marks in order of steps, those that went farthest wrong if there are
-    more.
+    more: those with a sure cause first, then losses before single samples.
     """
     if len(marks) <= num:
         return list(marks)
 
-    def rank(mark: Mark) -> tuple[bool, float]:
+    def rank(mark: Mark) -> tuple[bool, bool, bool, float]:
+        # A cause that is sure comes first, and a loss before single samples: these often follow.
         far = math.inf if math.isnan(mark.z) else mark.z
-        return not mark.is_wrong, -far
+        return not mark.is_wrong, not mark.confidence >= SURE, mark.kind == SAMPLE, -far
 
     return sorted(sorted(marks, key=rank)[:num], key=lambda mark: mark.step)
 
@@ -210,17 +211,19 @@ def _with_verdicts(marks: Sequence[Mark], verdicts: Sequence[Verdict]) -> list[M
                 found[place] = replace(mark, cause=first.title, confidence=first.confidence)
                 break
         else:
-            found.append(
-                Mark(
-                    kind=VERDICT,
-                    step=verdict.step,
-                    last=verdict.step,
-                    title="a verdict about this step",
-                    time=verdict.time or math.nan,
-                    cause=first.title,
-                    confidence=first.confidence,
-                )
+            mark = Mark(
+                kind=VERDICT,
+                step=verdict.step,
+                last=verdict.step,
+                title="a verdict about this step",
+                time=verdict.time or math.nan,
             )
+            if verdict.names_a_cause:
+                mark = replace(mark, cause=first.title, confidence=first.confidence)
+            else:  # somebody asked, and nothing was found: no event
+                title = f"{first.title} ({wording.percent(first.confidence)})"
+                mark = replace(mark, title=title, tone=HAPPENED)
+            found.append(mark)
     return found
 
 

@@ -146,12 +146,12 @@ class SampleDecoder:
             dataset = open_pairs(self._directory, name)
         elif name == CONTENT:
             raise SettingError(
-                "its text was not recorded: with decode=, rows that a verdict names have it"
+                "with decode=, sonde keeps the text of the rows that a verdict names"
             )
         elif name:
             raise SettingError(f"the run does not say where the dataset {name!r} is")
         else:
-            raise SettingError("the samples name no dataset")
+            raise SettingError("the run does not say which dataset the samples are from")
         if self._tokenizer is not None:
             return dataset, self._tokenizer, self._tokenizer
         directory = DataDirectory(dataset.target.prefix.parent)

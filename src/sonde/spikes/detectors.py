@@ -192,7 +192,16 @@ class WindowRule(Rule):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThresholdRule(WindowRule):
-    """Everything above a fixed number is bad."""
+    """Everything above a fixed number is bad.
+
+    ```python
+    from sonde.spikes import ThresholdRule, find_events
+
+    losses = [2.5, 2.4, 2.5, 2.6] * 50 + [9.0] + [2.5] * 20
+    (event,) = find_events(losses, ThresholdRule(above=5))
+    assert (event.first_step, event.peak) == (200, 9.0)
+    ```
+    """
 
     above: float
     """The threshold."""
@@ -210,7 +219,16 @@ class ThresholdRule(WindowRule):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeRule(WindowRule):
-    """Numbers above a multiple of the median of the last good numbers are bad."""
+    """Numbers above a multiple of the median of the last good numbers are bad.
+
+    ```python
+    from sonde.spikes import RelativeRule, find_events
+
+    losses = [2.5, 2.4, 2.5, 2.6] * 50 + [9.0] + [2.5] * 20
+    (event,) = find_events(losses, RelativeRule(factor=2))
+    assert (event.first_step, event.peak) == (200, 9.0)
+    ```
+    """
 
     factor: float = 2.0
     """The multiple of the median."""
@@ -238,6 +256,14 @@ class RelativeRule(WindowRule):
 class SigmaRule(WindowRule):
     """Numbers more than some standard deviations above the mean of the last good numbers are
     bad.
+
+    ```python
+    from sonde.spikes import SigmaRule, find_events
+
+    losses = [2.5, 2.4, 2.5, 2.6] * 50 + [9.0] + [2.5] * 20
+    (event,) = find_events(losses, SigmaRule(num_sigmas=6))
+    assert (event.first_step, event.peak) == (200, 9.0)
+    ```
     """
 
     num_sigmas: float = 6.0
@@ -403,7 +429,16 @@ def _is_another(event: Event, value: float, score: Score, *, is_after_calm: bool
 def find_events(
     values: Iterable[float], rule: Rule, *, metric: str = "loss", first_step: int = 0
 ) -> list[Event]:
-    """Return the events of a whole series, one value per step, with spans and peaks."""
+    """Return the events of a whole series, one value per step, with spans and peaks.
+
+    ```python
+    from sonde.spikes import RobustRule, find_events
+
+    losses = [2.5, 2.4, 2.5, 2.6] * 50 + [9.0] + [2.5] * 20
+    (event,) = find_events(losses, RobustRule())
+    assert (event.first_step, event.peak) == (200, 9.0)
+    ```
+    """
     detector = EventDetector(rule, metric)
     found = [detector.update(step, value)[0] for step, value in enumerate(values, first_step)]
     return [event for event in (*found, detector.open) if event is not None]

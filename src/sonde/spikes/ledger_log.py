@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sonde.data.skip_list import CONTENT
 from sonde.errors import RunError, SettingError
 from sonde.records.files import check_folder, open_regular
 from sonde.records.layout import RunLayout
@@ -124,6 +125,15 @@ class LedgerHistory:
                 )
             )
         return found
+
+    def by_content(self, history: SampleHistory) -> SampleHistory:
+        """Return a history with the dataset and number that a skip list uses, if the run names its
+        samples by nothing but their content.
+        """
+        name = history.sample
+        if self.keys.texts or set(self.keys.datasets) != {CONTENT} or not isinstance(name, str):
+            return history
+        return replace(history, dataset=CONTENT, sample=int(name[1:], 16))
 
 
 def read_ledger(run: Path) -> LedgerHistory:
@@ -282,9 +292,25 @@ def read_worst(
     *,
     directory: str | Path | None = None,
     tokenizer: Decoder | None = None,
+    known: Mapping[tuple[str, int], str] | None = None,
 ) -> Worst:
     """Return the `num` worst samples. `directory` is the current location of the data; `tokenizer`
-    replaces the data's own.
+    replaces the data's own; `known` are the texts of samples that a verdict names.
+
+    ```python
+    from sonde import Run
+    from sonde.spikes import read_worst
+
+    with Run("runs/mine") as run:
+        spikes = run.spikes()
+        for step in range(1, 301):
+            losses = [3.0 + 0.1 * ((7 * step + row) % 5) for row in range(8)]
+            losses[0] += 6.0 * (step == 250)
+            rows = [("train", 8 * step + row) for row in range(8)]
+            spikes.observe(step, sum(losses) / 8, sample_ids=rows, sample_losses=losses)
+    worst = read_worst("runs/mine", 5).entries[0].history
+    assert (worst.dataset, worst.sample) == ("train", 2000)
+    ```
     """
     if num < 1:
         raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
@@ -293,9 +319,10 @@ def read_worst(
         ledger.datasets,
         directory=None if directory is None else Path(directory),
         tokenizer=tokenizer,
+        known=known,
     )
     entries: dict[object, WorstSample] = {}
-    for history in ledger.worst(num * _LOOKED_AT):
+    for history in map(ledger.by_content, ledger.worst(num * _LOOKED_AT)):
         decoded = decoder.decode([RankedSample(dataset=history.dataset, sample=history.sample)])[0]
         text = (decoded.source_text, " ".join(decoded.text.split()))
         key = text if any(text) else (history.dataset, history.sample)

@@ -81,7 +81,17 @@ def grad_norm_rule() -> Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpikeSettings:
-    """What a recorder watches for and keeps."""
+    """What a recorder watches for and keeps.
+
+    ```python
+    from sonde.spikes import RobustRule, SpikeRecorder, SpikeSettings
+
+    settings = SpikeSettings(rule=RobustRule(min_z=6), sample_risk=None)
+    recorder = SpikeRecorder("spikes.jsonl", settings=settings)
+    recorder.observe(1, 3.0)
+    recorder.close()
+    ```
+    """
 
     rule: Rule = field(default_factory=RobustRule)
     """The rule for the loss."""

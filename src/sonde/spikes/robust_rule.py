@@ -137,6 +137,14 @@ class RobustState:
 class RobustRule(Rule):
     """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on
     half of the frozen traces.
+
+    ```python
+    from sonde.spikes import RobustRule, find_events
+
+    losses = [2.5, 2.4, 2.5, 2.6] * 50 + [9.0] + [2.5] * 20
+    (event,) = find_events(losses, RobustRule(min_z=6))
+    assert (event.first_step, event.peak) == (200, 9.0)
+    ```
     """
 
     risk: float = 1e-5

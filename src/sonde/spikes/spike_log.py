@@ -151,7 +151,23 @@ class SpikeLog:
 
 
 def read_spikes(run: str | Path) -> SpikeLog:
-    """Read the spikes of the run directory `run`."""
+    """Read the spikes of the run directory `run`.
+
+    ```python
+    from sonde import Run
+    from sonde.spikes import read_spikes
+
+    with Run("runs/mine") as run:
+        spikes = run.spikes()
+        for step in range(1, 301):
+            losses = [3.0 + 0.1 * ((7 * step + row) % 5) for row in range(8)]
+            losses[0] += 6.0 * (step == 250)
+            rows = [("train", 8 * step + row) for row in range(8)]
+            spikes.observe(step, sum(losses) / 8, sample_ids=rows, sample_losses=losses)
+    (spike,) = read_spikes("runs/mine").spikes
+    assert (spike.event.first_step, spike.samples()[0].sample) == (250, 2000)
+    ```
+    """
     files = RunLayout(Path(run)).record_files(SPIKES)
     if not files:
         # raises if this is not a run; a recorder used alone leaves records but no manifest

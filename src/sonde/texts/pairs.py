@@ -137,7 +137,15 @@ class PairReading(NamedTuple):
 
 
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
-    """Build the profile of a corpus from pairs that are mostly normal."""
+    """Build the profile of a corpus from pairs that are mostly normal.
+
+    ```python
+    from sonde.texts import find_pair_signs, pair_profile_of
+
+    profile = pair_profile_of(["a house", "two dogs"] * 100, ["ein Haus", "zwei Hunde"] * 100)
+    reading = find_pair_signs("a house", "a house", profile)
+    ```
+    """
     of_sides = profile_of(sources), profile_of(targets)
     sources = [measures.visible(text) for text in sources]
     targets = [measures.visible(text) for text in targets]

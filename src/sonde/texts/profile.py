@@ -202,7 +202,16 @@ class CorpusProfile:
 
 
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
-    """Build the profile of a corpus from texts that are mostly normal."""
+    """Build the profile of a corpus from texts that are mostly normal.
+
+    ```python
+    from sonde.texts import find_signs, profile_of
+
+    profile = profile_of(["A man stands on a ladder.", "Two dogs run over the grass."] * 50)
+    signs = find_signs("<li><a href='/next'>Two dogs</a></li>", profile)
+    assert [sign.kind for sign in signs] == ["markup"]
+    ```
+    """
     num_format = sum(bool(measures.invisible(text)) for text in texts)
     texts = [measures.visible(text) for text in texts]
     laid = lay_out(texts)

@@ -28,7 +28,15 @@ _NEED_TOTAL: Final = ("cosine", "linear", "polynomial", "wsd")
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A learning rate schedule."""
+    """A learning rate schedule.
+
+    ```python
+    from sonde.train import Schedule
+
+    schedule = Schedule(schedule="cosine", lr=1e-3, warmup=100, schedule_updates=1000)
+    assert schedule.rate(99) <= 1e-3
+    ```
+    """
 
     schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = (
         "inverse_sqrt"

@@ -31,9 +31,11 @@ def test_it_lists_steps_sizes_and_losses(
 ) -> None:
     assert checkpoints(run_directory) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["step", "size", "loss", "state"]
-    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
-    assert lines[3].split()[-1] == "1.5"
+    assert lines[0].startswith("3 checkpoints, ")
+    assert lines[0].endswith("; the newest after step 3")
+    assert lines[1].split() == ["step", "size", "loss"]
+    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "3"]
+    assert lines[4].split()[-1] == "1.5"
 
 
 def test_verify_names_what_is_damaged_and_exits_1(

@@ -26,9 +26,9 @@ def write(path: Path, losses: list[float], *, name: str = "loss") -> str:
 def test_log_shows_last_best_and_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log(write(tmp_path / "a.json", [3.0, 1.0, 2.0]))
     output = capsys.readouterr().out.splitlines()
-    assert "5 records, last step [0, 2]" in output[0]
+    assert "5 records, last epoch 0 step 2" in output[0]
     rows = {line.split()[0]: line.split() for line in output[1:] if line}
-    assert rows["loss"] == ["loss", "2", "1", "[0,", "1]", "2", "3", "nats"]
+    assert rows["loss"] == ["loss", "2", "1", "0,", "1", "2", "3", "nats"]
     assert rows["speed"] == ["speed", "10.000", "10.000", "3", "imgs/s"]
 
 
@@ -41,7 +41,7 @@ def test_log_says_what_is_not_finite_bad_or_superseded(
         file.write("rubbish\n")
     write(path, [3.0])
     log(str(path))
-    assert "3 superseded, 1 damaged line" in capsys.readouterr().out
+    assert "3 replaced after a rollback or restart, 1 damaged line" in capsys.readouterr().out
     log(write(tmp_path / "b.json", [math.inf]))
     assert "1 (1 not finite)" in capsys.readouterr().out
 

@@ -61,7 +61,8 @@ def test_a_step_without_a_spike_names_those_that_have_one(
 def test_a_wrong_flag_leads_to_the_help_of_its_verb(
     first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "`sonde help rollback` shows its options" in said(capsys, "rollback", first)
+    assert "`sonde help rollback` has examples" in said(capsys, "rollback", first)
+    assert "sonde sync needs PLACE" in said(capsys, "sync", first)
     assert "Did you mean --all?" in said(capsys, "show", first, "--al")
     assert 'Did you mean "diagnose"?' in said(capsys, "diagnos", first)
 
@@ -85,4 +86,4 @@ def test_without_decode_a_row_says_how_to_get_its_text(
                 step, loss, sample_ids=rows, sample_losses=torch.tensor([loss, loss])
             )
     assert run(["spikes", str(place)]) == 0
-    assert "its text was not recorded: with decode=, rows" in capsys.readouterr().out
+    assert "no text: with decode=, sonde keeps the text" in capsys.readouterr().out

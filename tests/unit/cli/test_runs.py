@@ -107,7 +107,7 @@ def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(ZeroDivisionError), Run(tmp_path / "a"):
         _ = 1 / 0
     assert sonde(["show", str(tmp_path / "a")]) == 0
-    assert "failed: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    assert "failed (ZeroDivisionError: division by zero)" in capsys.readouterr().out
 
 
 def test_a_damaged_manifest_is_listed_and_does_not_hide_the_others(
@@ -130,7 +130,7 @@ def test_an_empty_directory_is_said_to_be_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sonde(["runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"no runs below {tmp_path}\n"
+    assert capsys.readouterr().out.startswith(f"no runs below {tmp_path}\n")
 
 
 def test_a_missing_directory_is_an_error(

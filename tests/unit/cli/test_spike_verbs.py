@@ -110,10 +110,11 @@ def test_a_step_shows_its_samples_worst_first_with_their_lines(
 ) -> None:
     assert run(["spikes", str(spiked), "--step", "4"]) == 0
     printed = capsys.readouterr().out
-    first, second = printed.split("\n\n")[1:]
+    first, second, *after = printed.split("\n\n")[1:]
     assert first.startswith("1. loss 17, 94.4% of the step, train 3, document 3, ")
     assert "t.de:4, rank 0\nsource of line 4\ntarget of line 4" in first
     assert second.startswith("2. loss 1, 5.6% of the step, train 0")
+    assert all(part.startswith("What to do next") for part in after)
 
 
 def test_tokens_are_coloured_by_their_loss(
@@ -215,9 +216,9 @@ def test_skip_writes_the_list_and_says_what_is_on_it(
     spiked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["skip", str(spiked), "--step", "4", "--worst", "1"]) == 0
-    assert capsys.readouterr().out == f"1 sample added to {spiked}/skip-list.txt\ntrain: 3\n"
+    assert capsys.readouterr().out == f"1 sample added to {spiked}/skip-list.txt\n  train 3\n"
     assert run(["skip", str(spiked), "--step", "4"]) == 0
-    assert "1 were in it already" in capsys.readouterr().out
+    assert "1 was in it already" in capsys.readouterr().out
     assert run(["skip", str(spiked), "--step", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": f"{spiked}/skip-list.txt",

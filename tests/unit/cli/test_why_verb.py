@@ -73,7 +73,7 @@ def test_a_calm_log_is_called_calm_and_asks_for_nothing(
 ) -> None:
     (tmp_path / "log").write_text(log_of(json_line, falling(), STEPS))
     text = told(capsys, tmp_path / "log")
-    assert "Nothing stands out: no spike, no jump, no divergence." in text
+    assert "nothing stands out: no spike, no jump, no divergence" in text
     assert "Next" not in text
 
 
@@ -216,7 +216,7 @@ def test_an_event_that_was_made_again_asks_for_nothing_more(
         for step in range(200, 401):
             again.logger.log(step=step, data={"loss": loss(step)})
     text = told(capsys, run)
-    assert "step 250  spike (made again later)" in text
+    assert "step 250  spike (undone: the run went back)" in text
     assert "rollback" not in text
 
 

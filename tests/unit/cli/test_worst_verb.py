@@ -12,7 +12,7 @@ import pytest
 from sonde.cli.main import run as run_cli
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
-from sonde.data.skip_list import read_skip_list
+from sonde.data.skip_list import CONTENT, read_skip_list
 from sonde.run import Run
 
 
@@ -134,3 +134,25 @@ def test_a_run_without_losses_of_samples_says_so(
     assert run_cli(["worst", str(tmp_path / "run")]) == 0
     assert "has no ledger of samples" in capsys.readouterr().out
     assert run_cli(["worst", str(tmp_path / "run"), "--num", "0"]) != 0
+
+
+def test_samples_known_by_their_content_alone_can_be_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(1)
+    with Run(tmp_path / "run") as run:
+        recorder = run.spikes()
+        for step in range(1, 301):
+            losses = generator.normal(3, 0.3, 8)
+            if step == 250:
+                losses[0] += 4.0
+            recorder.observe(
+                step,
+                float(losses.mean()),
+                sample_ids=[(CONTENT, (1 << 60) + 8 * step + row) for row in range(8)],
+                sample_losses=losses,
+            )
+    assert run_cli(["worst", str(tmp_path / "run"), "--skip"]) == 0
+    assert "#10000000000007d0" in capsys.readouterr().out
+    skipped = read_skip_list(tmp_path / "run" / "skip-list.txt")
+    assert (1 << 60) + 2000 in skipped.samples(CONTENT).tolist()

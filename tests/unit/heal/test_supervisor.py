@@ -74,7 +74,7 @@ def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(
         math.isfinite(record.loss) for record in read_steps(bad.directory).by_number.values()
     )
     assert describe(bad.directory)[0][0] == f"Step {BAD_STEP}: the loss was not finite."
-    assert "1 sample left out, 1 step made again" in describe(bad.directory)[-1][0]
+    assert "1 sample skipped, 1 step repeated" in describe(bad.directory)[-1][0]
     assert sonde(["show", str(bad.directory), "--all"]) == 0
     shown = [
         capsys.readouterr().out,
@@ -84,7 +84,7 @@ def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(
     for words in (
         "the loss was not finite.",
         "It is garbled.",
-        "Back to the state after step 16",
+        "Rolled back to the state after step 16",
     ):
         assert all(words in shown_ for shown_ in shown), words
 
@@ -173,7 +173,7 @@ def test_a_dry_run_trains_on_and_says_what_it_would_have_done(bad: BadRun) -> No
     history = read_history(bad.directory)
     assert (history.acts, [act.kind for act in history.would]) == ((), ["skip samples"])
     assert describe(bad.directory)[0][2].startswith(
-        "Would have been done: Back to the state after step 16"
+        "Would have rolled back to the state after step 16"
     )
 
 

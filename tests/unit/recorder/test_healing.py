@@ -186,7 +186,8 @@ def test_a_loop_over_its_own_loader_goes_back_and_its_data_goes_on(
         assert loop.recorder.num_updates == NUM_BATCHES - 1
     assert all(bool(parameter.isfinite().all()) for parameter in loop.model.parameters())
     assert read_skip_list(tmp_path / "skip-list.txt").samples("train").tolist() == [BAD]
-    assert f"Back to the state after step {BAD_STEP - 1}, and on without 1 sample" in caplog.text
+    returned = f"Rolled back to the state after step {BAD_STEP - 1}"
+    assert f"{returned}, and continued without 1 sample" in caplog.text
 
 
 def test_what_is_beyond_the_budget_ends_the_loop_with_the_story(tmp_path: Path) -> None:

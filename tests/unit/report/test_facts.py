@@ -132,7 +132,7 @@ def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Pa
     facts = gather(tmp_path / "run")
     assert len(facts.events) > 5
     assert sum(bool(event.samples) for event in facts.events) == 5
-    assert "the samples name no dataset" in page.render_html(facts)
+    assert "the run does not say which dataset the samples are from" in page.render_html(facts)
 
 
 def test_the_worst_samples_over_all_epochs_are_told(tmp_path: Path) -> None:

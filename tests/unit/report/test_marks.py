@@ -124,7 +124,7 @@ def test_a_restart_that_nobody_recorded_is_seen_from_the_steps(run: Path) -> Non
     nothing = SpikeLog(spikes=(), datasets={}, num_bad=0)
     (mark,) = read_marks(run, nothing, [], repeated=[(61, 100)])
     assert (mark.kind, mark.step) == ("restart", 60)
-    assert mark.title == "restarted: steps 61 to 100 were made again"
+    assert mark.title == "restarted: steps 61 to 100 were repeated"
     append_event(run, "resume", step=60)
     assert len(read_marks(run, nothing, [], repeated=[(61, 100)])) == 1
 
@@ -164,3 +164,20 @@ def test_a_restart_shows_what_it_did_not_restore(
     found = [mark for mark in marks_of(run) if "EMPTY" in mark.title]
     assert [mark.is_wrong for mark in found] == ([] if is_wrong is None else [is_wrong])
     assert all(mark.step == 200 for mark in found)
+
+
+def test_a_sure_cause_comes_before_single_samples_that_are_farther_off() -> None:
+    sure = Mark(kind="jump", step=200, last=223, title="", z=18.0, cause="rows", confidence=0.9)
+    samples = [
+        Mark(kind="sample", step=201 + number, last=201 + number, title="", z=200.0)
+        for number in range(5)
+    ]
+    assert worst_marks([sure, *samples], 1) == [sure]
+
+
+def test_a_question_about_a_calm_step_is_no_event(run: Path) -> None:
+    calm = Cause(cause="nothing_wrong", title="The step is like others.", confidence=0.5)
+    write_verdict(run, Verdict(run_id="r", step=30, causes=(calm,)))
+    (mark,) = [mark for mark in marks_of(run) if mark.step == 30]
+    assert (mark.is_wrong, mark.cause) == (False, "")
+    assert "The step is like others." in mark.title

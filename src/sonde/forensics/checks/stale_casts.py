@@ -32,7 +32,7 @@ def judge(measured: StaleCasts) -> Outcome:
 CHECK: Final = Check(
     name="stale_casts",
     title="casts of weights",
-    question="Does autocast cast the weights of now?",
+    question="Does autocast cast the current weights?",
     meaning="The loss hardly falls: most weights have no effect until the loop ends.",
     advice="Enter torch.autocast inside the loop, around forward and loss: leaving it drops its"
     " casts.",

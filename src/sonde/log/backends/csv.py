@@ -25,7 +25,17 @@ _MAX_CELL: Final = 1 << 30
 
 
 class CSVBackend(QueuedBackend):
-    """Writes LOG records as rows."""
+    """Writes LOG records as rows.
+
+    ```python
+    from sonde import Logger, Verbosity
+    from sonde.log import CSVBackend
+
+    with Logger(CSVBackend(Verbosity.DEFAULT, "log.csv", every_n=2)) as logger:
+        for step in (1, 2):
+            logger.log(step=step, data={"loss": 4.0 / step})
+    ```
+    """
 
     def __init__(self, verbosity: int, filename: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(verbosity, **options)

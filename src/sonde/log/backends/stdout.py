@@ -186,6 +186,17 @@ class LoggingBackend(Backend):
 
     A LOG record becomes a screen line without prefix and time (handlers add their own), INFO
     becomes its text; the whole record is attached as `record.sonde`. Only rank 0 writes by default.
+
+    ```python
+    import logging
+
+    from sonde import Logger
+    from sonde.log import LoggingBackend
+
+    logging.basicConfig(level=logging.INFO)
+    with Logger(LoggingBackend(logger="training")) as logger:
+        logger.log(step=1, data={"loss": 4.5})
+    ```
     """
 
     def __init__(

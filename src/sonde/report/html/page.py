@@ -28,7 +28,18 @@ _STEPS_AROUND: Final = 40
 
 
 def render_html(facts: RunFacts) -> str:
-    """Render the report as an HTML document."""
+    """Render the report as an HTML document.
+
+    ```python
+    from sonde import Run
+    from sonde.report import gather, render_html
+
+    with Run("runs/mine") as run:
+        for step in range(1, 101):
+            run.logger.log(step, {"loss": 5 / step})
+    page = render_html(gather("runs/mine"))  # one file that loads nothing else
+    ```
+    """
     return document(f"{facts.directory.name} – sonde report", whole_report(facts, curves(facts)))
 
 

@@ -55,7 +55,7 @@ def healing(facts: RunFacts) -> Markup | None:
     if not facts.healing:
         return None
     chapters = [tag("li", tag("b", first), " ", " ".join(rest)) for first, *rest in facts.healing]
-    return section("How the run was mended", tag("ul", chapters), id="healing")
+    return section("How the run recovered", tag("ul", chapters), id="healing")
 
 
 def speed(facts: RunFacts) -> Markup | None:
