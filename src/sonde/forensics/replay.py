@@ -239,6 +239,13 @@ class Replay:
             found.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(found)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the training is run again, because a recipe builds it. Of a script, only
+        its step function is.
+        """
+        return self._is_built
+
     def with_settings_of(self, step: int) -> "Replay | None":
         """Return another replay of the run with the settings that `step` used; None if the run was
         not built from a recipe.

@@ -12,6 +12,8 @@ from sonde.forensics.evidence import Evidence
 
 _LEAST_FAR: Final = 1e-3
 """Sample losses that differ by less are equal up to rounding."""
+_OF_A_SCRIPT: Final = 0.5
+"""The score in a loop of one's own, which may change the training outside of its step function."""
 
 
 def judge(evidence: Evidence) -> CauseFinding | None:
@@ -41,6 +43,12 @@ def judge(evidence: Evidence) -> CauseFinding | None:
     score = 0.45 if known else 0.8
     if made.num_exact:
         score = 0.93
+    if not evidence.lab.replay.is_whole:
+        sentences.append(
+            "a replay runs the script's step function only: what its loop changes between steps is"
+            " not made again"
+        )
+        score = min(score, _OF_A_SCRIPT)
     if _is_explained(evidence, score):
         score = 0.2
     if case.manifest.world_size > 1 and not case.recorded_samples():
@@ -92,6 +100,10 @@ RULE: Final = CauseRule(
             " machine."
         ),
         "Test memory and processor of the named rank.",
+        (
+            "In a loop of your own, look first at what changes between steps: callbacks, layers that"
+            " are unfrozen, weights that are averaged or loaded."
+        ),
     ),
     blames="machine",
     family="machine",
