@@ -57,6 +57,7 @@ def verdict_after(change: Callable[[Training], None], run: Path) -> Verdict | No
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [scale, add_noise])
 def test_the_tensor_that_was_changed_is_named(
     tmp_path: Path, change: Callable[[Training], None]

@@ -101,8 +101,8 @@ RULE: Final = CauseRule(
         ),
         "Test memory and processor of the named rank.",
         (
-            "In a loop of your own, look first at what changes between steps: callbacks, layers that"
-            " are unfrozen, weights that are averaged or loaded."
+            "In a loop of your own, look first at what changes between steps: callbacks, layers"
+            " that are unfrozen, weights that are averaged or loaded."
         ),
     ),
     blames="machine",
