@@ -10,28 +10,42 @@ template for its types and devices, so no type is ever named in a file.
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from sonde.data.skip_list import CONTENT
 from sonde.errors import DamagedFile
+from sonde.recorder.reach import members_of, slots_of
 
 TRAIN: Final = "train"
 """The dataset name of samples that have a number but no dataset."""
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
+_MAX_PARTS: Final = 50_000
+"""A batch of more parts is not kept: one that holds its whole dataset would be walked through at
+every step.
+"""
 _WHOLE: Final = frozenset(
     [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 )
 _DTYPES: Final = _WHOLE | {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _PLAIN: Final = (str, int, float, bool, type(None))
+_NO_DATA: Final = (type, FunctionType, partial, nn.Module, Iterator)
+"""Objects whose attributes are no part of a batch."""
+
+
+class _CannotBeKeptError(Exception):
+    """Ends the reading of a batch that has no end, or far too many parts."""
 
 
 @dataclass(slots=True)
@@ -44,14 +58,23 @@ class BatchTree:
     """Its tensors, not copied."""
     problem: str = ""
     """What of it cannot be kept; empty if all of it can."""
+    around: set[int] = field(default_factory=set)
+    """The containers around the part that is being read, by their ids."""
+    num_parts: int = 0
+    """How many parts were read."""
 
 
 def flatten(batch: Any) -> BatchTree:
-    """Take a batch apart. Never raises: what cannot be kept is said in `problem`."""
+    """Take a batch apart. Never raises: what cannot be kept is said in `problem`. No code of the
+    batch's own class is run, because it may draw random numbers, or lose what is read.
+    """
     if type(batch) is Tensor and is_plain(batch):
         return BatchTree({"t": 0}, [batch])  # the common case, at a third of the cost
     tree = BatchTree()
-    tree.plain = _flatten(batch, tree, 0)
+    try:
+        tree.plain = _flatten(batch, tree, 0)
+    except _CannotBeKeptError as reason:
+        return BatchTree({"x": type(batch).__name__}, problem=str(reason))
     return tree
 
 
@@ -71,6 +94,8 @@ def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
     if depth < _MAX_DEPTH:
         try:
             found = _flatten_container(value, tree, depth)
+        except _CannotBeKeptError:
+            raise
         except Exception as error:  # noqa: BLE001  a batch of a class of the user's may raise anything
             tree.problem = f"a {type(value).__name__} that cannot be read: {error!r:.100}"
             found = None
@@ -82,30 +107,68 @@ def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
 
 
 def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any] | None:
-    if isinstance(value, Mapping):
-        items = [(key, inner) for key, inner in value.items() if type(key) in (str, int)]
-        if len(items) < len(value):
+    around = tree.around
+    if id(value) in around:
+        raise _CannotBeKeptError("a batch whose parts refer to one another")
+    around.add(id(value))
+    found: dict[str, Any] | None = None
+    entries = _entries(value)
+    if entries is not None:
+        items = [(key, inner) for key, inner in entries.items() if type(key) in (str, int)]
+        if len(items) < len(entries):
             tree.problem = "a dict whose keys are neither strings nor numbers"
-        return {"d": [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]}
-    if isinstance(value, (list, tuple)):
-        return {"l": [_flatten(inner, tree, depth + 1) for inner in value]}
-    own = _attributes(value)
-    if own is not None and not callable(value) and not isinstance(value, Iterator):
-        return {"o": [[key, _flatten(inner, tree, depth + 1)] for key, inner in own.items()]}
-    return None
+        found = {"d": _flatten_named(items, tree, depth)}
+    elif isinstance(value, (list, tuple)):
+        members = value if type(value) in (list, tuple) else members_of(value)
+        _count(tree, len(members))
+        found = {"l": [_flatten(inner, tree, depth + 1) for inner in members]}
+    else:
+        own = _attributes(value)
+        if own is not None:
+            found = {"o": _flatten_named(own.items(), tree, depth)}
+    around.discard(id(value))
+    return found
+
+
+def _flatten_named(
+    items: Iterable[tuple[Any, Any]], tree: BatchTree, depth: int
+) -> list[list[Any]]:
+    named = [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]
+    _count(tree, len(named))
+    return named
+
+
+def _count(tree: BatchTree, num_parts: int) -> None:
+    tree.num_parts += num_parts
+    if tree.num_parts > _MAX_PARTS:
+        raise _CannotBeKeptError(f"more than {_MAX_PARTS} parts")
+
+
+def _entries(value: Any) -> Mapping[Any, Any] | None:
+    """Return the entries of a dict, or of something that wraps one; None if it is neither."""
+    if isinstance(value, dict):
+        return value if type(value) is dict else dict.copy(value)
+    if isinstance(value, UserDict):
+        return _entries(vars(value).get("data"))
+    return dict(value) if type(value) is MappingProxyType else None
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object by name; those of a dataclass also if it has slots."""
-    found = getattr(value, "__dict__", None)
-    if isinstance(found, dict):
-        return found
-    if is_dataclass(value) and not isinstance(value, type):
-        return {part.name: getattr(value, part.name) for part in fields(value)}
-    return None
+    """Return the attributes of an object by name, those in slots included; None if it has none."""
+    if isinstance(value, _NO_DATA):
+        return None
+    own = getattr(value, "__dict__", None)
+    slots = slots_of(value) if own is None else []
+    if slots:
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return own if isinstance(own, dict) else None
 
 
 def _flatten_tensor(tensor: Tensor, tree: BatchTree) -> dict[str, Any]:
+    kind = type(tensor)
+    if kind is not Tensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        tree.problem = f"a {kind.__name__}"  # its class says what its operations do
+        return {"x": "Tensor"}
     if tensor.layout is not torch.strided or tensor.is_nested:
         tree.problem = "a sparse or nested tensor"
         return {"x": "Tensor"}
@@ -173,7 +236,8 @@ def _rebuild_mapping(content: Any, leaves: Sequence[Tensor], template: Any) -> A
     if type(known) is dict:
         return items
     made = copy.copy(template)
-    made.update(items)
+    for key, value in items.items():
+        made[key] = value  # `update` is what some classes refuse
     return made
 
 
@@ -207,27 +271,35 @@ def tokens_of(batch: Any) -> Tensor | None:
     if type(batch) is Tensor:
         return batch if _has_tokens(batch) else None
     try:
-        return _tokens_of(batch, 0)
+        return _tokens_of(batch, 0, set())
     except Exception:  # noqa: BLE001  a batch of a class of the user's may raise anything
         return None
 
 
-def _tokens_of(batch: Any, depth: int) -> Tensor | None:
-    if isinstance(batch, Tensor):
-        return batch if _has_tokens(batch) else None
-    if isinstance(batch, np.ndarray):
-        is_whole = batch.dtype.kind in "iu" and batch.dtype.isnative
-        return torch.from_numpy(np.ascontiguousarray(batch)) if is_whole else None
-    if depth > _MAX_DEPTH:
+def _tokens_of(batch: Any, depth: int, seen: set[int]) -> Tensor | None:
+    """Return the tokens of a part of a batch. `seen` are the containers that were searched."""
+    if isinstance(batch, (Tensor, np.ndarray)):
+        return _tokens_in(batch)
+    if type(batch) in _PLAIN or depth > _MAX_DEPTH or id(batch) in seen:
         return None
-    if isinstance(batch, Mapping):
-        named = [batch[key] for key in _TOKEN_KEYS if key in batch]
-        return _first([*named, *batch.values()], depth)
+    seen.add(id(batch))
     if isinstance(batch, (list, tuple)):
-        is_row = bool(batch) and all(type(row) is int for row in batch)
-        return torch.tensor(batch) if is_row else _first(batch, depth)
-    own = _attributes(batch)
-    return None if own is None else _tokens_of(own, depth + 1)
+        members = members_of(batch)
+        is_row = bool(members) and all(type(row) is int for row in members)
+        return torch.tensor(members) if is_row else _first(members, depth, seen)
+    entries = _entries(batch)
+    entries = _attributes(batch) if entries is None else entries
+    if entries is None:
+        return None
+    named = [entries[key] for key in _TOKEN_KEYS if key in entries]
+    return _first([*named, *entries.values()], depth, seen)
+
+
+def _tokens_in(numbers: Tensor | NDArray[Any]) -> Tensor | None:
+    if isinstance(numbers, Tensor):
+        return numbers if _has_tokens(numbers) else None
+    is_whole = numbers.dtype.kind in "iu" and numbers.dtype.isnative
+    return torch.from_numpy(np.ascontiguousarray(numbers)) if is_whole else None
 
 
 def _has_tokens(tensor: Tensor) -> bool:
@@ -238,9 +310,9 @@ def _has_tokens(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
 
 
-def _first(values: Sequence[Any], depth: int) -> Tensor | None:
-    for value in values:
-        found = _tokens_of(value, depth + 1)
+def _first(values: Sequence[Any], depth: int, seen: set[int]) -> Tensor | None:
+    for value in values if len(values) <= _MAX_PARTS else ():
+        found = _tokens_of(value, depth + 1, seen)
         if found is not None:
             return found
     return None
@@ -267,7 +339,7 @@ def token_rows(batch: Any) -> list[list[int]]:
     tokens = tokens_of(batch)
     if tokens is None or tokens.dim() < 2:
         return []
-    mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
+    mask = (_entries(batch) or {}).get(_MASK)
     if isinstance(mask, Tensor) and mask.shape == tokens.shape:
         kept = mask.to(tokens.device, torch.bool)
         return [row[keep].tolist() for row, keep in zip(tokens, kept, strict=True)]
