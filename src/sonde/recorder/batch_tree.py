@@ -11,7 +11,7 @@ template for its types and devices, so no type is ever named in a file.
 import copy
 import hashlib
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MappingProxyType
@@ -38,6 +38,12 @@ every step.
 _WHOLE: Final = frozenset(
     [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 )
+_SHALLOW: Final = 2
+"""Containers below this depth are counted, and remembered as long as they are read. Others cost
+nothing more: they are those of ordinary batches.
+"""
+_SMALL: Final = 64
+_ROWS: Final = (list, tuple)
 _DTYPES: Final = _WHOLE | {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _PLAIN: Final = (str, int, float, bool, type(None))
 _NO_DATA: Final = (type, FunctionType, partial, nn.Module, Iterator)
@@ -58,10 +64,10 @@ class BatchTree:
     """Its tensors, not copied."""
     problem: str = ""
     """What of it cannot be kept; empty if all of it can."""
-    around: set[int] = field(default_factory=set)
-    """The containers around the part that is being read, by their ids."""
+    around: set[int] | None = None
+    """The deep containers around the part that is being read, by their ids."""
     num_parts: int = 0
-    """How many parts were read."""
+    """How many parts were read, without those of small containers that are not deep."""
 
 
 def flatten(batch: Any) -> BatchTree:
@@ -107,35 +113,48 @@ def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
 
 
 def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any] | None:
-    around = tree.around
-    if id(value) in around:
-        raise _CannotBeKeptError("a batch whose parts refer to one another")
-    around.add(id(value))
+    is_deep = depth > _SHALLOW
+    if is_deep:
+        _enter(value, tree)
     found: dict[str, Any] | None = None
+    depth += 1
+    num_parts = 0
     entries = _entries(value)
     if entries is not None:
         items = [(key, inner) for key, inner in entries.items() if type(key) in (str, int)]
-        if len(items) < len(entries):
+        num_parts = len(entries)
+        if len(items) < num_parts:
             tree.problem = "a dict whose keys are neither strings nor numbers"
-        found = {"d": _flatten_named(items, tree, depth)}
+        found = {"d": [[key, _flatten(inner, tree, depth)] for key, inner in items]}
     elif isinstance(value, (list, tuple)):
-        members = value if type(value) in (list, tuple) else members_of(value)
-        _count(tree, len(members))
-        found = {"l": [_flatten(inner, tree, depth + 1) for inner in members]}
+        members = value if type(value) in _ROWS else members_of(value)
+        num_parts = len(members)
+        if num_parts > _SMALL:
+            _count(tree, num_parts)  # before they are read: there may be very many
+        found = {"l": [_flatten(inner, tree, depth) for inner in members]}
     else:
         own = _attributes(value)
         if own is not None:
-            found = {"o": _flatten_named(own.items(), tree, depth)}
-    around.discard(id(value))
+            num_parts = len(own)
+            found = {"o": [[key, _flatten(inner, tree, depth)] for key, inner in own.items()]}
+    if is_deep:
+        _count(tree, num_parts)
+        _leave(value, tree)
     return found
 
 
-def _flatten_named(
-    items: Iterable[tuple[Any, Any]], tree: BatchTree, depth: int
-) -> list[list[Any]]:
-    named = [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]
-    _count(tree, len(named))
-    return named
+def _enter(value: Any, tree: BatchTree) -> None:
+    around = tree.around
+    if around is None:
+        around = tree.around = set()
+    if id(value) in around:
+        raise _CannotBeKeptError("a batch whose parts refer to one another")
+    around.add(id(value))
+
+
+def _leave(value: Any, tree: BatchTree) -> None:
+    assert tree.around is not None  # it was entered
+    tree.around.discard(id(value))
 
 
 def _count(tree: BatchTree, num_parts: int) -> None:
@@ -146,8 +165,10 @@ def _count(tree: BatchTree, num_parts: int) -> None:
 
 def _entries(value: Any) -> Mapping[Any, Any] | None:
     """Return the entries of a dict, or of something that wraps one; None if it is neither."""
+    if type(value) is dict:
+        return value
     if isinstance(value, dict):
-        return value if type(value) is dict else dict.copy(value)
+        return dict.copy(value)
     if isinstance(value, UserDict):
         return _entries(vars(value).get("data"))
     return dict(value) if type(value) is MappingProxyType else None
@@ -277,29 +298,32 @@ def tokens_of(batch: Any) -> Tensor | None:
 
 
 def _tokens_of(batch: Any, depth: int, seen: set[int]) -> Tensor | None:
-    """Return the tokens of a part of a batch. `seen` are the containers that were searched."""
-    if isinstance(batch, (Tensor, np.ndarray)):
-        return _tokens_in(batch)
-    if type(batch) in _PLAIN or depth > _MAX_DEPTH or id(batch) in seen:
+    """Return the tokens of a part of a batch. `seen` are the deep containers that were searched."""
+    if isinstance(batch, Tensor):
+        return batch if _has_tokens(batch) else None
+    if isinstance(batch, np.ndarray):
+        return _tokens_of_array(batch)
+    if type(batch) in _PLAIN or depth > _MAX_DEPTH:
         return None
-    seen.add(id(batch))
+    if depth > _SHALLOW:
+        if id(batch) in seen:
+            return None
+        seen.add(id(batch))
     if isinstance(batch, (list, tuple)):
-        members = members_of(batch)
-        is_row = bool(members) and all(type(row) is int for row in members)
-        return torch.tensor(members) if is_row else _first(members, depth, seen)
-    entries = _entries(batch)
-    entries = _attributes(batch) if entries is None else entries
-    if entries is None:
-        return None
+        return _tokens_among(members_of(batch), depth, seen)
+    entries = _entries(batch) or _attributes(batch) or {}
     named = [entries[key] for key in _TOKEN_KEYS if key in entries]
     return _first([*named, *entries.values()], depth, seen)
 
 
-def _tokens_in(numbers: Tensor | NDArray[Any]) -> Tensor | None:
-    if isinstance(numbers, Tensor):
-        return numbers if _has_tokens(numbers) else None
-    is_whole = numbers.dtype.kind in "iu" and numbers.dtype.isnative
-    return torch.from_numpy(np.ascontiguousarray(numbers)) if is_whole else None
+def _tokens_among(members: list[Any], depth: int, seen: set[int]) -> Tensor | None:
+    is_row = bool(members) and all(type(row) is int for row in members)
+    return torch.tensor(members) if is_row else _first(members, depth, seen)
+
+
+def _tokens_of_array(array: NDArray[Any]) -> Tensor | None:
+    is_whole = array.dtype.kind in "iu" and array.dtype.isnative
+    return torch.from_numpy(np.ascontiguousarray(array)) if is_whole else None
 
 
 def _has_tokens(tensor: Tensor) -> bool:

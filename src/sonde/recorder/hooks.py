@@ -54,6 +54,9 @@ class OptimizerMoves(BaseException):
 class Observer(ABC):
     """Receives what the hooks see. Each method does nothing unless it is overridden."""
 
+    meets_compilation = False
+    """Whether the step function uses compiled functions, which may call the recorder."""
+
     def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         """The model is called with gradients enabled; `trains` is whether in training mode."""
 
@@ -79,6 +82,7 @@ class Observer(ABC):
         """Let torch compile nothing of what is called here: a step function that is compiled calls
         it, and our generators and looks would become another code.
         """
+        self.meets_compilation = True
         for name in _TOLD_IN_A_STEP:
             setattr(self, name, torch.compiler.disable(getattr(self, name)))
 

@@ -216,8 +216,8 @@ class Recorder:
         the loss. `token_losses` are needed from a fused kernel only: rows by tokens, NaN where a
         token does not count.
         """
-        if self._is_off or torch.compiler.is_compiling():  # then it is taken where backward begins
-            return loss
+        if self._is_off or (self._pipeline.meets_compilation and torch.compiler.is_compiling()):
+            return loss  # in a compiled graph: it is taken where backward begins
         if not STANDING_STILL or self.training.hooks.heeds():
             self.training.hooks.observer.loss_reported(loss, token_losses)
         return loss
@@ -226,7 +226,7 @@ class Recorder:
         """Report the gradient norm before clipping. Returns the norm.
         `torch.nn.utils.clip_grad_norm_` is observed automatically.
         """
-        if self._is_off or torch.compiler.is_compiling():
+        if self._is_off or (self._pipeline.meets_compilation and torch.compiler.is_compiling()):
             return norm
         if not STANDING_STILL or self.training.hooks.heeds():
             self.training.hooks.observer.norm_seen(norm)
