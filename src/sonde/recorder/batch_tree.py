@@ -127,7 +127,7 @@ def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any
             tree.problem = "a dict whose keys are neither strings nor numbers"
         found = {"d": [[key, _flatten(inner, tree, depth)] for key, inner in items]}
     elif isinstance(value, (list, tuple)):
-        members = value if type(value) in _ROWS else members_of(value)
+        members = value if type(value) in _ROWS else _members(value)
         num_parts = len(members)
         if num_parts > _SMALL:
             _count(tree, num_parts)  # before they are read: there may be very many
@@ -172,6 +172,14 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, UserDict):
         return _entries(vars(value).get("data"))
     return dict(value) if type(value) is MappingProxyType else None
+
+
+def _members(value: Any) -> Sequence[Any]:
+    """Return the members of a list or a tuple of a class of its own."""
+    members = members_of(value, _MAX_PARTS)
+    if members is None:
+        raise _CannotBeKeptError(f"more than {_MAX_PARTS} parts")
+    return members
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
@@ -310,13 +318,13 @@ def _tokens_of(batch: Any, depth: int, seen: set[int]) -> Tensor | None:
             return None
         seen.add(id(batch))
     if isinstance(batch, (list, tuple)):
-        return _tokens_among(members_of(batch), depth, seen)
+        return _tokens_among(members_of(batch, _MAX_PARTS) or (), depth, seen)
     entries = _entries(batch) or _attributes(batch) or {}
     named = [entries[key] for key in _TOKEN_KEYS if key in entries]
     return _first([*named, *entries.values()], depth, seen)
 
 
-def _tokens_among(members: list[Any], depth: int, seen: set[int]) -> Tensor | None:
+def _tokens_among(members: Sequence[Any], depth: int, seen: set[int]) -> Tensor | None:
     is_row = bool(members) and all(type(row) is int for row in members)
     return torch.tensor(members) if is_row else _first(members, depth, seen)
 
@@ -335,7 +343,7 @@ def _has_tokens(tensor: Tensor) -> bool:
 
 
 def _first(values: Sequence[Any], depth: int, seen: set[int]) -> Tensor | None:
-    for value in values if len(values) <= _MAX_PARTS else ():
+    for value in values:
         found = _tokens_of(value, depth + 1, seen)
         if found is not None:
             return found

@@ -167,6 +167,12 @@ class Hooks:
         finally:
             self.observer = before
 
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, see nothing and hold nothing up, even if a step was run again."""
+        self.observer = NOBODY
+        self.stands_still = False
+        STANDING_STILL.clear()
+
     def leave_the_model(self) -> None:
         """Remove the hooks on the model's calls, which cost at every forward pass."""
         for handle in self._forward_handles:

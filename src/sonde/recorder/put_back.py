@@ -280,7 +280,7 @@ class Remembered:
             self._remember_dict(vars(module))
 
     def _remember_set(self, values: set[Any]) -> None:
-        before = {*members_of(values)}
+        before = {*set.__iter__(values)}
         self._undo.append(lambda: _set_set(values, before))
 
     def _remember_numbers(self, values: "array[Any]") -> None:
@@ -322,12 +322,12 @@ class Remembered:
 
     def _remember_dict(self, values: dict[Any, Any]) -> None:
         if dict.__len__(values) <= MAX_ENTRIES:
-            before = dict.copy(values)
+            before = _entries_of(values)
             self._undo.append(lambda: _set_dict(values, before))
 
     def _remember_list(self, values: "list[Any] | deque[Any] | bytearray") -> None:
-        before = members_of(values)
-        if len(before) <= MAX_ENTRIES:
+        before = members_of(values, MAX_ENTRIES)
+        if before is not None:
             self._undo.append(lambda: _set_list(values, before))
 
     def _remember_array(self, values: np.ndarray[Any, Any]) -> None:
@@ -392,12 +392,18 @@ def _set_slot(owner: object, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
+def _entries_of(values: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the entries of a dict in their order, which an `OrderedDict` has apart."""
+    kind: Any = OrderedDict if isinstance(values, OrderedDict) else dict
+    return {key: dict.__getitem__(values, key) for key in kind.__iter__(values)}
+
+
 def _set_dict(values: dict[Any, Any], before: Mapping[Any, Any]) -> None:
     """Give a dict its old entries in their old order, without touching those that it has. A class
     of the user's may refuse to be changed, so its own methods are not used.
     """
     kind: Any = OrderedDict if isinstance(values, OrderedDict) else dict
-    now = [*dict.keys(values)]
+    now = [*kind.__iter__(values)]
     if any(a is not b for a, b in zip_longest(now[: len(before)], before)):
         kind.clear(values)
         now = []
@@ -409,14 +415,14 @@ def _set_dict(values: dict[Any, Any], before: Mapping[Any, Any]) -> None:
 
 
 def _set_list(values: "list[Any] | deque[Any] | bytearray", before: list[Any]) -> None:
-    now = members_of(values)
+    kind: Any = next(kind for kind in (list, deque, bytearray) if isinstance(values, kind))
+    now = [*kind.__iter__(values)]
     if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
-        kind: Any = next(kind for kind in (list, deque, bytearray) if isinstance(values, kind))
         kind.clear(values)
         kind.extend(values, before)
 
 
 def _set_set(values: set[Any], before: set[Any]) -> None:
-    if {*members_of(values)} != before:
+    if {*set.__iter__(values)} != before:
         set.clear(values)
         set.update(values, before)

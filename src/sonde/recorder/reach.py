@@ -104,8 +104,7 @@ def _led_to(value: Any, own_code: frozenset[str]) -> Iterable[Any]:
     if isinstance(value, dict):
         return [*dict.values(value)] if dict.__len__(value) <= MAX_ENTRIES else ()
     if isinstance(value, _MEMBERS):
-        members = members_of(value)
-        return members if len(members) <= MAX_ENTRIES else ()
+        return members_of(value, MAX_ENTRIES) or ()
     if isinstance(value, types.FunctionType):
         return _of_function(value, own_code)
     if isinstance(value, type | types.ModuleType):
@@ -113,14 +112,14 @@ def _led_to(value: Any, own_code: frozenset[str]) -> Iterable[Any]:
     return _of_wrapper(value) or _of_object(value)
 
 
-def members_of(value: Any) -> list[Any]:
-    """Return the members of a list, a tuple, a set or a deque. No code of its class is run, because
-    it may draw random numbers.
+def members_of(value: Any, at_most: int) -> list[Any] | None:
+    """Return the members of a list, a tuple, a set or a deque; None if there are too many. No code
+    of its class is run, because it may draw random numbers.
     """
     for kind in _MEMBERS:
         if isinstance(value, kind):
-            return [*kind.__iter__(value)]
-    raise TypeError(type(value).__name__)
+            return [*kind.__iter__(value)] if kind.__len__(value) <= at_most else None
+    return None
 
 
 def _of_wrapper(value: Any) -> tuple[Any, ...]:

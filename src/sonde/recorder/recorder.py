@@ -31,7 +31,7 @@ from sonde.forensics.checks.check_report import CheckReport
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
 from sonde.recorder.guard import PASSES, Guard, guarded
-from sonde.recorder.hooks import NOBODY, STANDING_STILL
+from sonde.recorder.hooks import STANDING_STILL
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.opening import make_visible, tell_what_is_watched
@@ -380,7 +380,7 @@ class Recorder:
     def _leave_to_the_parent(self) -> None:
         """In a forked child, become a recorder that does nothing."""
         self._is_off = True
-        self.training.hooks.observer = NOBODY
+        self.training.hooks.leave_to_the_parent()
 
 
 def _switched_off() -> Recorder:
