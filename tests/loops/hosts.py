@@ -90,7 +90,7 @@ def huggingface(
         logging_steps=10,
         **arguments,
     )
-    dataset = rows or Rows(context)
+    dataset = Rows(context) if rows is None else rows
     Trainer(
         model=model,
         args=settings,
@@ -196,7 +196,9 @@ def lightning(
         callbacks=callbacks,
         **arguments,
     )
-    trainer.fit(module, loader or DataLoader(Rows(context), 4, shuffle=True))
+    if loader is None:
+        loader = DataLoader(Rows(context), 4, shuffle=True)
+    trainer.fit(module, loader)
 
 
 HOSTS["Lightning"] = lightning
@@ -228,12 +230,18 @@ def lightning_own_batches(context: Context) -> None:
 HOSTS["Lightning, batches of one's own"] = lightning_own_batches
 
 
-def lightning_list(context: Context) -> None:
-    rows = Rows(context).rows
-    lightning(context, [{"x": rows[first : first + 4]} for first in range(0, len(rows), 4)])
+class Batches:
+    """Batches that no loader of torch makes."""
+
+    def __init__(self, context: Context) -> None:
+        rows = Rows(context).rows
+        self._batches = [{"x": rows[first : first + 4]} for first in range(0, len(rows), 4)]
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return iter(self._batches)
 
 
-HOSTS["Lightning, a list of batches"] = lightning_list
+HOSTS["Lightning, batches without a loader"] = lambda context: lightning(context, Batches(context))
 
 
 def accelerate(context: Context) -> None:
