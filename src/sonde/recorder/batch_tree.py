@@ -167,6 +167,8 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
     """Return the entries of a dict, or of something that wraps one; None if it is neither."""
     if type(value) is dict:
         return value
+    if type(value) in _ROWS:
+        return None
     if isinstance(value, dict):
         return dict.copy(value)
     if isinstance(value, UserDict):
