@@ -1,11 +1,16 @@
 """Forks, threads, generators, and what a step does around its loss."""
 
+import copy
 import gc
 import multiprocessing
 import os
 import random
+import resource
+import signal
 import sys
 import threading
+import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +19,7 @@ import torch
 from loops.context import NUM_STEPS, Context
 from loops.control import CONTROLS, inputs, loop, parts, simple_step
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 
 def child(action: Callable[[], Any]) -> int:
@@ -259,3 +264,71 @@ def zeroed_gradients(context: Context) -> None:
 
     for step in range(1, NUM_STEPS + 1):
         recorder.step(train_step, inputs(context, step))
+
+
+class ManyTensors(Dataset[list[Tensor]]):
+    def __len__(self) -> int:
+        return NUM_STEPS
+
+    def __getitem__(self, number: int) -> list[Tensor]:
+        return [torch.full((8,), 0.01 * number) for _ in range(60)]
+
+
+@loop("workers give batches of many tensors, and few files may be open")
+def few_files(context: Context) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+    model, optimizer = parts()
+    recorder = context.record(model, optimizer)
+
+    def train_step(batch: list[Tensor]) -> None:
+        time.sleep(0.02)  # so that no batches wait to be written
+        recorder.loss(model(torch.stack(batch)).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    loader: Any = DataLoader(ManyTensors(), batch_size=None, num_workers=1, prefetch_factor=1)
+    for batch in loader:
+        recorder.step(train_step, batch)
+
+
+@loop("an object that holds the recorder is copied")
+def holder_copied(context: Context) -> None:
+    model, optimizer = parts()
+    recorder = context.record(model, optimizer)
+    train_step = simple_step(recorder, model, optimizer)
+    holder = types.SimpleNamespace(model=model, recorder=recorder)
+    for step in range(1, NUM_STEPS + 1):
+        recorder.step(train_step, inputs(context, step))
+        if step == 30:
+            copied = copy.deepcopy(holder)
+            assert copied.recorder.step(len, [1, 2]) == 2
+
+
+@loop("an alarm rings in the middle of the recorder")
+def alarm(context: Context) -> None:
+    model, optimizer = parts()
+    recorder = context.record(model, optimizer, sample_ids=lambda _: rings())
+    train_step = simple_step(recorder, model, optimizer)
+    context.num_updates = NUM_STEPS - 1
+    waiting = [41]
+
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    def rings() -> None:
+        if recorder.num_updates + 1 in waiting:
+            waiting.clear()
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    signal.signal(signal.SIGALRM, ring)
+    num_rung = 0
+    for step in range(1, NUM_STEPS + 1):
+        batch = inputs(context, step)
+        if step == 41 and not context.is_watched:
+            num_rung += 1
+            continue
+        try:
+            recorder.step(train_step, batch)
+        except TimeoutError:
+            num_rung += 1
+    assert num_rung == 1

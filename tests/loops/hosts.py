@@ -60,7 +60,13 @@ class WithLoss(nn.Module):
         return {"loss": self.inner(x).square().mean()}
 
 
-def huggingface(context: Context, rows: Any = None, **arguments: Any) -> None:
+def huggingface(
+    context: Context,
+    rows: Any = None,
+    *,
+    collate: Any = None,
+    **arguments: Any,
+) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from transformers import Trainer, TrainingArguments, set_seed
 
@@ -85,10 +91,53 @@ def huggingface(context: Context, rows: Any = None, **arguments: Any) -> None:
         **arguments,
     )
     dataset = Rows(context) if rows is None else rows
-    Trainer(model=model, args=settings, train_dataset=dataset, callbacks=callbacks).train()
+    Trainer(
+        model=model,
+        args=settings,
+        train_dataset=dataset,
+        data_collator=collate,
+        callbacks=callbacks,
+    ).train()
 
 
 HOSTS["Hugging Face"] = huggingface
+
+
+def collated(context: Context, collate: Any, take: Any) -> None:
+    """Train with a collator of one's own; `take` takes the inputs from what it makes."""
+    from transformers import Trainer
+
+    def compute_loss(self: Any, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return model(take(inputs))["loss"]
+
+    before = Trainer.compute_loss
+    Trainer.compute_loss = compute_loss
+    try:
+        huggingface(context, collate=collate, remove_unused_columns=False)
+    finally:
+        Trainer.compute_loss = before
+
+
+def encodings(context: Context) -> None:
+    from transformers import BatchEncoding
+
+    def collate(rows: list[dict[str, Tensor]]) -> Any:
+        return BatchEncoding({"x": torch.stack([row["x"] for row in rows])})
+
+    collated(context, collate, lambda batch: batch.to("cpu").x)
+
+
+HOSTS["Hugging Face, a collator of BatchEncoding"] = encodings
+
+
+def tuples(context: Context) -> None:
+    def collate(rows: list[dict[str, Tensor]]) -> Any:
+        return (torch.stack([row["x"] for row in rows]),)
+
+    collated(context, collate, lambda batch: batch[0])
+
+
+HOSTS["Hugging Face, a collator of tuples"] = tuples
 
 
 def accumulated(context: Context) -> None:

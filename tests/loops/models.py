@@ -311,6 +311,52 @@ class ManyCalls(Base):
         return self.inner(x) + self.inner(F.normalize(x))
 
 
+class LazyUntilCalled(nn.Module):
+    """Its weights get their shape in the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.LazyLinear(16), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class HooksEverywhere(nn.Module):
+    """Hooks keep activations, which count, and change gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+        self.seen: dict[str, Tensor] = {}
+        for name, module in self.inner.named_modules():
+            module.register_forward_hook(lambda *given, name=name: self._note(name, given[-1]))
+        next(self.parameters()).register_hook(lambda gradient: gradient * 1.1)
+
+    def _note(self, name: str, output: Tensor) -> None:
+        self.seen[name] = output
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 0.1 * self.seen["0"].mean()
+
+
+class DroppedLayers(nn.Module):
+    """Leaves layers out by two generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([network(8, 8) for _ in range(3)])
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if torch.rand(()) > 0.3 and random.random() > 0.1:
+                x = x + layer(x)
+        return self.last(x)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "buffer reassigned": ReassignedBuffer,
     "buffer expanded": ExpandedBuffer,
@@ -341,5 +387,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "half precision": Half,
     "functional call": Functional,
     "called twice": ManyCalls,
+    "lazy until the first step": LazyUntilCalled,
+    "hooks everywhere": HooksEverywhere,
+    "layers left out at random": DroppedLayers,
 }
 """`Embeddings` is not here: most optimizers refuse sparse gradients."""

@@ -1,9 +1,10 @@
 """Batches of every kind: what a step function may be given, and how its loss comes out."""
 
 import collections
+import collections.abc
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -194,6 +195,70 @@ def _expanded(context: Context, step: int) -> Tensor:
     return (torch.randn(1, 8) * context.scale(step)).expand(6, 8)
 
 
+class Augments(collections.abc.Mapping[str, Tensor]):
+    """Draws random numbers whenever it is read."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self._inputs = inputs
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._inputs + 0.1 * torch.randn(self._inputs.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("x",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+class AugmentsInTurn(list[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        for inputs in super().__iter__():
+            yield inputs + 0.1 * torch.randn(inputs.shape)
+
+
+class ReadOnce(dict[str, Tensor]):
+    """Its entries leave when they are read."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.pop(key)
+
+    def items(self) -> Any:
+        while self:
+            yield self.popitem()
+
+
+class Node:
+    """A node of a tree, which knows its parent."""
+
+    def __init__(self, value: Tensor, parent: "Node | None") -> None:
+        self.value = value
+        self.parent = parent
+        self.children: list[Node] = []
+
+
+def _tree(context: Context, step: int, depth: int = 5, parent: Node | None = None) -> Node:
+    node = Node(torch.randn(8) * context.scale(step), parent)
+    if depth:
+        node.children = [_tree(context, step, depth - 1, node) for _ in range(2)]
+    return node
+
+
+def _tree_loss(model: nn.Module, node: Node) -> Tensor:
+    below = [0.5 * _tree_loss(model, child) for child in node.children]
+    return torch.stack([model(node.value).square().mean(), *below]).sum()
+
+
+class WithCorpus:
+    """A batch that knows the dataset it comes from."""
+
+    corpus: ClassVar[list[str]] = [f"line {number}" for number in range(100_000)]
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+        self.dataset = self.corpus
+
+
 class Hostile(collections.UserDict):  # type: ignore[type-arg]
     """A mapping that answers only for the keys it likes."""
 
@@ -218,6 +283,16 @@ class TokenModel(nn.Module):
 
     def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
         return {"loss": _token_loss(self.inner, input_ids)}
+
+
+class PackedModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(8, 6)
+
+    def forward(self, batch: Any) -> Tensor:
+        packed: Tensor = self.recurrent(batch)[0].data
+        return packed
 
 
 STRUCTURES: dict[str, Structure] = {
@@ -275,6 +350,41 @@ STRUCTURES: dict[str, Structure] = {
     ),
     "a mapping that cannot be listed": Structure(
         network, lambda context, step: Hostile(_strings(context, step)), _named_loss
+    ),
+    "augmented as it is read": Structure(
+        network,
+        lambda context, step: Augments(_inputs(context, step)),
+        lambda model, batch: _square_loss(model, batch["x"]),
+    ),
+    "list augmented as it is read": Structure(
+        network,
+        lambda context, step: AugmentsInTurn([_inputs(context, step), _inputs(context, step)]),
+        _generator_loss,
+    ),
+    "read only once": Structure(
+        network,
+        lambda context, step: ReadOnce(x=_inputs(context, step)),
+        lambda model, batch: _square_loss(model, batch["x"]),
+    ),
+    "tree with parents": Structure(network, _tree, _tree_loss),
+    "with its dataset": Structure(
+        network,
+        lambda context, step: WithCorpus(_inputs(context, step)),
+        lambda model, batch: _square_loss(model, batch.inputs),
+    ),
+    "packed sequence": Structure(
+        PackedModel,
+        lambda context, step: nn.utils.rnn.pack_sequence(
+            [torch.randn(length, 8) * context.scale(step) for length in (5, 4, 2)]
+        ),
+        lambda model, batch: model(batch).square().mean(),
+    ),
+    "masked": Structure(
+        network,
+        lambda context, step: torch.masked.masked_tensor(
+            _inputs(context, step), torch.ones(6, 8, dtype=torch.bool)
+        ),
+        lambda model, batch: _square_loss(model, batch.get_data()),
     ),
     "overlapping views": Structure(network, _overlapping, _square_loss),
     "expanded": Structure(network, _expanded, _square_loss),

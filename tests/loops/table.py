@@ -15,6 +15,8 @@ from loops import (
     control_failures,
     control_processes,
     control_reach,
+    control_steps,
+    control_writes,
 )
 from loops.context import NUM_STEPS, Context
 from loops.control import CONTROLS
@@ -24,7 +26,10 @@ from loops.optimizers import OPTIMIZERS
 from loops.structures import STRUCTURES, Structure
 from torch import nn
 
-_FILLED = (control_callables, control_changes, control_failures, control_processes, control_reach)
+_FILLED = (
+    *(control_callables, control_changes, control_failures, control_processes, control_reach),
+    *(control_steps, control_writes),
+)
 """Importing these has filled CONTROLS."""
 
 

@@ -13,8 +13,10 @@ evaluated before that.
 """
 
 import contextlib
+import copy
 import inspect
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +51,8 @@ OLDEST: Final = "4.46"
 _HOST: Final = "huggingface"
 _OWN: Final = "sonde"
 """The key under which a batch stores the Trainer's own values that a replay needs."""
+_WHOLE: Final = "sonde.whole"
+"""The key of a batch that is no dict, nor wraps one."""
 
 
 # transformers is Any to the type checker
@@ -97,6 +101,7 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         self._model: Any = None
         self._num_micro = 1
         self._ids: Any = None
+        self._like: Any = None
         self._token_losses: TokenLossHook | None = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -173,15 +178,17 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
             return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
         trainer = self._trainer
         recorder = self._recorder or self._begin(model)
-        self._ids = inputs.pop(TAG, None)
+        self._ids = inputs.pop(TAG, None) if isinstance(inputs, MutableMapping) else None
+        self._like = inputs
+        is_flat = type(inputs) is dict or isinstance(inputs, UserDict)
         num_micro = getattr(
             trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps
         )
-        rows = None if num_items_in_batch is None else _num_rows(inputs)
+        batch = dict(inputs) if is_flat else {_WHOLE: inputs}
+        rows = None if num_items_in_batch is None else _num_rows(batch)
         is_last = bool(trainer.accelerator.sync_gradients)
         own = {"items": num_items_in_batch, "micro": num_micro, "last": is_last, "rows": rows}
-        batch = dict(inputs)
-        if trains_on_pairs(trainer):
+        if is_flat and trains_on_pairs(trainer):
             batch, own["pairs"] = fold_pairs(inputs)
         return recorder.step(self._step, {**batch, _OWN: own})
 
@@ -226,16 +233,17 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
         """
         trainer = self._trainer
         model = self._model
-        inputs = dict(batch)
-        own = inputs.pop(_OWN)
-        inputs = unfold_pairs(inputs, own.get("pairs", []))
+        flat = dict(batch)
+        own = flat.pop(_OWN)
+        flat = unfold_pairs(flat, own.get("pairs", []))
+        inputs = self._as_collated(flat)
         num_items = own["items"]
         is_last = own["last"]
         self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]
         if self.run is None or not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
-        if num_items is not None and _num_rows(inputs) != own["rows"]:  # some samples were skipped
-            num_items = num_items * (_num_rows(inputs) / own["rows"])
+        if num_items is not None and _num_rows(flat) != own["rows"]:  # some samples were skipped
+            num_items = num_items * (_num_rows(flat) / own["rows"])
         accelerator = trainer.accelerator
         accelerator.sync_gradients = is_last
         with contextlib.nullcontext() if is_last else accelerator.no_sync(model):
@@ -248,6 +256,16 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
                 trainer.lr_scheduler.step()
             model.zero_grad()
         return loss
+
+    def _as_collated(self, flat: dict[str, Any]) -> Any:
+        """Return a batch in the type that the collator makes: a step may use its methods."""
+        if _WHOLE in flat:
+            return flat[_WHOLE]
+        if not isinstance(self._like, UserDict):
+            return flat
+        made = copy.copy(self._like)
+        made.data = flat
+        return made
 
 
 def _trainer_above() -> Any:

@@ -10,28 +10,48 @@ template for its types and devices, so no type is ever named in a file.
 
 import copy
 import hashlib
+from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from sonde.data.skip_list import CONTENT
 from sonde.errors import DamagedFile
+from sonde.recorder.reach import members_of, slots_of
 
 TRAIN: Final = "train"
 """The dataset name of samples that have a number but no dataset."""
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
+_MAX_PARTS: Final = 50_000
+"""A batch of more parts is not kept: one that holds its whole dataset would be walked through at
+every step.
+"""
 _WHOLE: Final = frozenset(
     [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 )
+_SHALLOW: Final = 2
+"""Containers below this depth are counted, and remembered as long as they are read. Others cost
+nothing more: they are those of ordinary batches.
+"""
+_SMALL: Final = 64
+_ROWS: Final = (list, tuple)
 _DTYPES: Final = _WHOLE | {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _PLAIN: Final = (str, int, float, bool, type(None))
+_NO_DATA: Final = (type, FunctionType, partial, nn.Module, Iterator)
+"""Objects whose attributes are no part of a batch."""
+
+
+class _CannotBeKeptError(Exception):
+    """Ends the reading of a batch that has no end, or far too many parts."""
 
 
 @dataclass(slots=True)
@@ -44,14 +64,23 @@ class BatchTree:
     """Its tensors, not copied."""
     problem: str = ""
     """What of it cannot be kept; empty if all of it can."""
+    around: set[int] | None = None
+    """The deep containers around the part that is being read, by their ids."""
+    num_parts: int = 0
+    """How many parts were read, without those of small containers that are not deep."""
 
 
 def flatten(batch: Any) -> BatchTree:
-    """Take a batch apart. Never raises: what cannot be kept is said in `problem`."""
+    """Take a batch apart. Never raises: what cannot be kept is said in `problem`. No code of the
+    batch's own class is run, because it may draw random numbers, or lose what is read.
+    """
     if type(batch) is Tensor and is_plain(batch):
         return BatchTree({"t": 0}, [batch])  # the common case, at a third of the cost
     tree = BatchTree()
-    tree.plain = _flatten(batch, tree, 0)
+    try:
+        tree.plain = _flatten(batch, tree, 0)
+    except _CannotBeKeptError as reason:
+        return BatchTree({"x": type(batch).__name__}, problem=str(reason))
     return tree
 
 
@@ -71,6 +100,8 @@ def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
     if depth < _MAX_DEPTH:
         try:
             found = _flatten_container(value, tree, depth)
+        except _CannotBeKeptError:
+            raise
         except Exception as error:  # noqa: BLE001  a batch of a class of the user's may raise anything
             tree.problem = f"a {type(value).__name__} that cannot be read: {error!r:.100}"
             found = None
@@ -82,30 +113,93 @@ def _flatten(value: Any, tree: BatchTree, depth: int) -> dict[str, Any]:
 
 
 def _flatten_container(value: Any, tree: BatchTree, depth: int) -> dict[str, Any] | None:
-    if isinstance(value, Mapping):
-        items = [(key, inner) for key, inner in value.items() if type(key) in (str, int)]
-        if len(items) < len(value):
+    is_deep = depth > _SHALLOW
+    if is_deep:
+        _enter(value, tree)
+    found: dict[str, Any] | None = None
+    depth += 1
+    num_parts = 0
+    entries = _entries(value)
+    if entries is not None:
+        items = [(key, inner) for key, inner in entries.items() if type(key) in (str, int)]
+        num_parts = len(entries)
+        if len(items) < num_parts:
             tree.problem = "a dict whose keys are neither strings nor numbers"
-        return {"d": [[key, _flatten(inner, tree, depth + 1)] for key, inner in items]}
-    if isinstance(value, (list, tuple)):
-        return {"l": [_flatten(inner, tree, depth + 1) for inner in value]}
-    own = _attributes(value)
-    if own is not None and not callable(value) and not isinstance(value, Iterator):
-        return {"o": [[key, _flatten(inner, tree, depth + 1)] for key, inner in own.items()]}
-    return None
+        found = {"d": [[key, _flatten(inner, tree, depth)] for key, inner in items]}
+    elif isinstance(value, (list, tuple)):
+        members = value if type(value) in _ROWS else _members(value)
+        num_parts = len(members)
+        if num_parts > _SMALL:
+            _count(tree, num_parts)  # before they are read: there may be very many
+        found = {"l": [_flatten(inner, tree, depth) for inner in members]}
+    else:
+        own = _attributes(value)
+        if own is not None:
+            num_parts = len(own)
+            found = {"o": [[key, _flatten(inner, tree, depth)] for key, inner in own.items()]}
+    if is_deep:
+        _count(tree, num_parts)
+        _leave(value, tree)
+    return found
+
+
+def _enter(value: Any, tree: BatchTree) -> None:
+    around = tree.around
+    if around is None:
+        around = tree.around = set()
+    if id(value) in around:
+        raise _CannotBeKeptError("a batch whose parts refer to one another")
+    around.add(id(value))
+
+
+def _leave(value: Any, tree: BatchTree) -> None:
+    assert tree.around is not None  # it was entered
+    tree.around.discard(id(value))
+
+
+def _count(tree: BatchTree, num_parts: int) -> None:
+    tree.num_parts += num_parts
+    if tree.num_parts > _MAX_PARTS:
+        raise _CannotBeKeptError(f"more than {_MAX_PARTS} parts")
+
+
+def _entries(value: Any) -> Mapping[Any, Any] | None:
+    """Return the entries of a dict, or of something that wraps one; None if it is neither."""
+    if type(value) is dict:
+        return value
+    if type(value) in _ROWS:
+        return None
+    if isinstance(value, dict):
+        return dict.copy(value)
+    if isinstance(value, UserDict):
+        return _entries(vars(value).get("data"))
+    return dict(value) if type(value) is MappingProxyType else None
+
+
+def _members(value: Any) -> Sequence[Any]:
+    """Return the members of a list or a tuple of a class of its own."""
+    members = members_of(value, _MAX_PARTS)
+    if members is None:
+        raise _CannotBeKeptError(f"more than {_MAX_PARTS} parts")
+    return members
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object by name; those of a dataclass also if it has slots."""
-    found = getattr(value, "__dict__", None)
-    if isinstance(found, dict):
-        return found
-    if is_dataclass(value) and not isinstance(value, type):
-        return {part.name: getattr(value, part.name) for part in fields(value)}
-    return None
+    """Return the attributes of an object by name, those in slots included; None if it has none."""
+    if isinstance(value, _NO_DATA):
+        return None
+    own = getattr(value, "__dict__", None)
+    slots = slots_of(value) if own is None else []
+    if slots:
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return own if isinstance(own, dict) else None
 
 
 def _flatten_tensor(tensor: Tensor, tree: BatchTree) -> dict[str, Any]:
+    kind = type(tensor)
+    if kind is not Tensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        tree.problem = f"a {kind.__name__}"  # its class says what its operations do
+        return {"x": "Tensor"}
     if tensor.layout is not torch.strided or tensor.is_nested:
         tree.problem = "a sparse or nested tensor"
         return {"x": "Tensor"}
@@ -173,7 +267,8 @@ def _rebuild_mapping(content: Any, leaves: Sequence[Tensor], template: Any) -> A
     if type(known) is dict:
         return items
     made = copy.copy(template)
-    made.update(items)
+    for key, value in items.items():
+        made[key] = value  # `update` is what some classes refuse
     return made
 
 
@@ -207,27 +302,38 @@ def tokens_of(batch: Any) -> Tensor | None:
     if type(batch) is Tensor:
         return batch if _has_tokens(batch) else None
     try:
-        return _tokens_of(batch, 0)
+        return _tokens_of(batch, 0, set())
     except Exception:  # noqa: BLE001  a batch of a class of the user's may raise anything
         return None
 
 
-def _tokens_of(batch: Any, depth: int) -> Tensor | None:
+def _tokens_of(batch: Any, depth: int, seen: set[int]) -> Tensor | None:
+    """Return the tokens of a part of a batch. `seen` are the deep containers that were searched."""
     if isinstance(batch, Tensor):
         return batch if _has_tokens(batch) else None
     if isinstance(batch, np.ndarray):
-        is_whole = batch.dtype.kind in "iu" and batch.dtype.isnative
-        return torch.from_numpy(np.ascontiguousarray(batch)) if is_whole else None
-    if depth > _MAX_DEPTH:
+        return _tokens_of_array(batch)
+    if type(batch) in _PLAIN or depth > _MAX_DEPTH:
         return None
-    if isinstance(batch, Mapping):
-        named = [batch[key] for key in _TOKEN_KEYS if key in batch]
-        return _first([*named, *batch.values()], depth)
+    if depth > _SHALLOW:
+        if id(batch) in seen:
+            return None
+        seen.add(id(batch))
     if isinstance(batch, (list, tuple)):
-        is_row = bool(batch) and all(type(row) is int for row in batch)
-        return torch.tensor(batch) if is_row else _first(batch, depth)
-    own = _attributes(batch)
-    return None if own is None else _tokens_of(own, depth + 1)
+        return _tokens_among(members_of(batch, _MAX_PARTS) or (), depth, seen)
+    entries = _entries(batch) or _attributes(batch) or {}
+    named = [entries[key] for key in _TOKEN_KEYS if key in entries]
+    return _first([*named, *entries.values()], depth, seen)
+
+
+def _tokens_among(members: Sequence[Any], depth: int, seen: set[int]) -> Tensor | None:
+    is_row = bool(members) and all(type(row) is int for row in members)
+    return torch.tensor(members) if is_row else _first(members, depth, seen)
+
+
+def _tokens_of_array(array: NDArray[Any]) -> Tensor | None:
+    is_whole = array.dtype.kind in "iu" and array.dtype.isnative
+    return torch.from_numpy(np.ascontiguousarray(array)) if is_whole else None
 
 
 def _has_tokens(tensor: Tensor) -> bool:
@@ -238,9 +344,9 @@ def _has_tokens(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
 
 
-def _first(values: Sequence[Any], depth: int) -> Tensor | None:
+def _first(values: Sequence[Any], depth: int, seen: set[int]) -> Tensor | None:
     for value in values:
-        found = _tokens_of(value, depth + 1)
+        found = _tokens_of(value, depth + 1, seen)
         if found is not None:
             return found
     return None
@@ -267,7 +373,7 @@ def token_rows(batch: Any) -> list[list[int]]:
     tokens = tokens_of(batch)
     if tokens is None or tokens.dim() < 2:
         return []
-    mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
+    mask = (_entries(batch) or {}).get(_MASK)
     if isinstance(mask, Tensor) and mask.shape == tokens.shape:
         kept = mask.to(tokens.device, torch.bool)
         return [row[keep].tolist() for row, keep in zip(tokens, kept, strict=True)]

@@ -29,6 +29,7 @@ from sonde.forensics.broken_numbers import BrokenNumbers
 from sonde.recorder.batch_tree import flatten, num_rows
 from sonde.recorder.broken_operation import BackwardWatch, BrokenOperation, ForwardWatch
 from sonde.recorder.dropped_activations import ActivationsDroppedError, DroppedActivations
+from sonde.recorder.guard import is_from_a_signal
 from sonde.recorder.losses import TokenLossCapture
 from sonde.recorder.moment import in_float32
 from sonde.recorder.scene_limits import SceneLimits, is_out_of_memory
@@ -273,7 +274,7 @@ def _memory_errors_only() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_from_a_signal(error):
             raise
 
 

@@ -4,12 +4,14 @@ An error of ours inside a user's step, or of a callable of theirs that *we* call
 `sample_ids`, a `state_dict`), never reaches their loop. It is told once, with what is no longer
 recorded, and training goes on. Four things pass: Ctrl-C, every exception of the user's own code,
 what they asked for (`on_event="stop"`, the end of healing), and the end of a process that was
-started for an answer.
+started for an answer. What a signal handler of theirs raises is of their own code, also if the
+signal comes in the middle of ours.
 """
 
 import contextlib
 import functools
 import logging
+import signal
 import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -62,12 +64,38 @@ class Guard:
 
     def catch(self, lost: str, error: BaseException) -> None:
         """Tell of an error that the training must not notice. `lost` says what is not recorded."""
+        if is_from_a_signal(error):
+            self.tell(f"{lost}, signal", f"sonde: {lost}: a signal came, and its handler raised")
+            raise error
         if lost in self._told:
             return
         # Not str(error): an exception's own __str__ may raise.
         reason = "".join(traceback.format_exception_only(error)).strip()[:500]
         self.tell(lost, f"sonde: {lost}; training goes on ({reason})")
         _logger.debug("where it happened:", exc_info=error)
+
+
+def is_from_a_signal(error: BaseException) -> bool:
+    """Return whether a signal handler of the script raised an error. Python runs handlers between
+    any two operations.
+    """
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {_code_of(handler) for handler in handlers if callable(handler)} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(function: Any) -> Any:
+    """Return the code that runs when something is called; None if it is not Python's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__"):  # an object with a method for it
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
 
 
 def guarded(lost: str) -> Callable[[Callable[..., _T]], Callable[..., _T | None]]:

@@ -1,7 +1,13 @@
 """The last updates, held in memory for a look at a scene: as many batches as fit into a budget, so
 that images take no more memory than tokens. Of older updates, what is small remains.
+
+A tensor from a worker process of a loader keeps a file open, and takes shared memory, of which a
+container may have little. Both would be missing to the loader, so such batches have a budget of
+their own.
 """
 
+import functools
+import os
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -10,6 +16,9 @@ from sonde.recorder.update import Update
 
 MAX_BYTES: Final = 256 << 20
 """How many bytes of batches are held, at most, beside those of the last update."""
+_MAX_FILES: Final = 128
+"""How many tensors that keep a file open are held, at most: processes may have 1,024 files."""
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  only its size is asked
 _LOOK_EVERY: Final = 8
 """Small batches are counted once in so many updates: those of a training are alike."""
 
@@ -48,13 +57,32 @@ class HeldUpdates:
             self._updates.pop()
 
     def _keep_within_budget(self) -> None:
-        self._are_large = self._updates[-1].batch_bytes() * self._max_updates > MAX_BYTES
+        self._are_large = _share_of(self._updates[-1]) * self._max_updates > 1
         if not self._are_large:
             return
-        num_bytes = 0
-        for place in reversed(range(len(self._updates) - 1)):
-            size = self._updates[place].batch_bytes()
-            num_bytes += size
-            if size and num_bytes > MAX_BYTES:
-                # A copy: the original may still wait to be written.
-                self._updates[place] = self._updates[place].without_batches()
+        total = 0.0
+        for update in [*self._updates][-2::-1]:
+            total += _share_of(update)
+            # Those that wait to be written are held by the writer too. Not a copy without batches:
+            # others hold the update itself.
+            if total > 1 and update.is_written and update.micro:
+                update.let_go_of_batches()
+
+
+def _share_of(update: Update) -> float:
+    """Return what fraction of the budget the batches of an update take."""
+    num_bytes = update.batch_bytes()
+    num_files = update.num_shared_tensors()
+    if not num_files:
+        return num_bytes / max(MAX_BYTES, 1)
+    return max(num_bytes / min(MAX_BYTES, _shared_memory() // 8), num_files / _MAX_FILES)
+
+
+@functools.cache
+def _shared_memory() -> int:
+    """Return how many bytes of memory processes can share."""
+    try:
+        found = os.statvfs(_SHARED_MEMORY)
+    except (OSError, AttributeError):  # not on every system
+        return 8 * MAX_BYTES
+    return max(found.f_blocks * found.f_frsize, 8)

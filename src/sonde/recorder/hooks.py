@@ -14,11 +14,11 @@ too.
 """
 
 import functools
-import weakref
+import threading
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, ClassVar, Final, TypeAlias
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,18 @@ Function: TypeAlias = Callable[..., Any]
 _ORIGINAL: Final = "sonde_original"
 """The attribute of a wrapped function with the function as it was."""
 
+STANDING_STILL: "Final[dict[int, Hooks]]" = {}
+"""By thread: the hooks of the recorder that runs a step again in it. Nearly always empty, so this
+is asked first.
+"""
+
+
+_TOLD_IN_A_STEP: Final = (
+    *("forward_begins", "forward_ends", "loss_reported", "backward_begins", "norm_seen"),
+    *("before_step", "after_step"),
+)
+"""The methods of an observer."""
+
 
 class OptimizerMoves(BaseException):
     """Ends a step that is run again where it would move an optimizer."""
@@ -41,6 +53,9 @@ class OptimizerMoves(BaseException):
 
 class Observer(ABC):
     """Receives what the hooks see. Each method does nothing unless it is overridden."""
+
+    meets_compilation = False
+    """Whether the step function uses compiled functions, which may call the recorder."""
 
     def forward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
         """The model is called with gradients enabled; `trains` is whether in training mode."""
@@ -62,6 +77,14 @@ class Observer(ABC):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has moved."""
+
+    def keep_from_compilation(self) -> None:
+        """Let torch compile nothing of what is called here: a step function that is compiled calls
+        it, and our generators and looks would become another code.
+        """
+        self.meets_compilation = True
+        for name in _TOLD_IN_A_STEP:
+            setattr(self, name, torch.compiler.disable(getattr(self, name)))
 
 
 class _ModelHook:
@@ -85,8 +108,6 @@ class _ModelHook:
 class Hooks:
     """The hooks of one recorder."""
 
-    _all: ClassVar["weakref.WeakSet[Hooks]"] = weakref.WeakSet()
-
     def __init__(self, model: nn.Module) -> None:
         self.observer: Observer = NOBODY
         """Who receives what is seen."""
@@ -105,20 +126,36 @@ class Hooks:
         ]
         _clipping.listen(self._on_norm)
         _backward.listen(self._on_backward)
-        Hooks._all.add(self)
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Within the block, let no optimizer move, and no other recorder see anything."""
-        with ExitStack() as stack:
-            for other in Hooks._all:
-                if other is not self:
-                    stack.enter_context(other.observed_by(NOBODY))
-            self.stands_still = True
-            try:
-                yield
-            finally:
-                self.stands_still = False
+        """Within the block, let no optimizer move in this thread, and no other recorder see what
+        happens in it. Other threads may train something else meanwhile.
+        """
+        thread = threading.get_ident()
+        before = STANDING_STILL.get(thread)
+        STANDING_STILL[thread] = self
+        self.stands_still = True
+        try:
+            yield
+        finally:
+            self.stands_still = False
+            del STANDING_STILL[thread]
+            if before is not None:
+                STANDING_STILL[thread] = before
+
+    def heeds(self) -> bool:
+        """Return whether what happens in this thread is for this recorder, while a step is run
+        again somewhere.
+        """
+        owner = STANDING_STILL.get(threading.get_ident())
+        if owner is None:  # it is another thread that trains, or one of torch's for backward
+            return not self.stands_still or threading.current_thread().name.startswith("Dummy")
+        return owner is self
+
+    def tells(self, observer: Observer) -> bool:
+        """Return whether an observer is told of what happens in this thread."""
+        return self.observer is observer and (not STANDING_STILL or self.heeds())
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
@@ -129,6 +166,12 @@ class Hooks:
             yield
         finally:
             self.observer = before
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, see nothing and hold nothing up, even if a step was run again."""
+        self.observer = NOBODY
+        self.stands_still = False
+        STANDING_STILL.clear()
 
     def leave_the_model(self) -> None:
         """Remove the hooks on the model's calls, which cost at every forward pass."""
@@ -151,20 +194,28 @@ class Hooks:
         _clipping.leave(self._on_norm)
 
     def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if STANDING_STILL and not self.heeds():
+            return
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.observer.forward_begins(args, kwargs, module.training)
 
     def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         del module, args, kwargs
+        if STANDING_STILL and not self.heeds():
+            return
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.observer.forward_ends(output)
 
     def _on_backward(self, tensors: Any) -> None:
+        if STANDING_STILL and not self.heeds():
+            return
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if isinstance(loss, Tensor) and loss.numel() == 1 and not torch.compiler.is_compiling():
             self.observer.backward_begins(loss)
 
     def _on_norm(self, norm: Any, limit: Any) -> None:
+        if STANDING_STILL and not self.heeds():
+            return
         self.clip_limit = limit
         self.observer.norm_seen(norm)
 
@@ -174,25 +225,30 @@ class Hooks:
         """An optimizer is called. If it has a closure, that runs forward and backward, so the
         observer is told when the closure has run.
         """
+        if STANDING_STILL and not self.heeds():
+            return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        if closure is None:
+        if not callable(closure):  # the step of a class of the user's may take something else
             if self.stands_still:
                 raise OptimizerMoves
             self.observer.before_step(optimizer)
             return None
 
-        def followed() -> Any:
-            result = closure()
+        def followed(*given: Any, **named: Any) -> Any:
+            result = closure(*given, **named)
             if self.stands_still:
                 raise OptimizerMoves
             self.observer.before_step(optimizer)
             return result
 
-        return args[:1], {**kwargs, "closure": followed}
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": followed}
+        return (args[0], followed, *args[2:]), kwargs
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        self.observer.after_step(optimizer)
+        if not STANDING_STILL or self.heeds():
+            self.observer.after_step(optimizer)
 
 
 class Nobody(Observer):

@@ -28,7 +28,7 @@ from sonde.recorder.kept_folder import KeptFolder
 from sonde.recorder.memory import MemoryWatch, bytes_of, device_of
 from sonde.recorder.moment import set_generators
 from sonde.recorder.state_schedule import StateSchedule
-from sonde.recorder.training import Training
+from sonde.recorder.training import Training, is_initialised
 from sonde.recorder.update import Update
 from sonde.recorder.vitals_book import VitalsBook
 from sonde.records.journal import StepRecord
@@ -104,7 +104,8 @@ class Keeper:
         on.
         """
         if not self._has_started:
-            return self.keeps_states or self._keeps_batches
+            keeps_any = self.keeps_states or self._keeps_batches
+            return keeps_any and is_initialised(self._training.model)
         if not self.keeps_states:
             return False
         schedule = self.schedule
@@ -237,8 +238,11 @@ class Keeper:
         if keeps_batches and self._file is not None:
             self._add(self._file, update)
         record = _record_of(update, self._vitals.read(update))
-        if record is None:
-            return
+        if record is not None:
+            self._write_record(update, record)
+        update.is_written = True
+
+    def _write_record(self, update: Update, record: StepRecord) -> None:
         if self._run.rank == 0:
             self._run.records(STEPS).append(record.as_record())
         memory = self.memory.sample(record.step)

@@ -24,11 +24,17 @@ from torch import Tensor
 from sonde.errors import TrainingStopped
 from sonde.recorder.checking.first_look import LOOK_EVERY, FirstLook
 from sonde.recorder.guard import Guard, guarded
-from sonde.recorder.hooks import Observer, are_gradients_left, gradient_norm, has_gradients
+from sonde.recorder.hooks import (
+    Observer,
+    are_gradients_left,
+    gradient_norm,
+    has_gradients,
+)
 from sonde.recorder.intake import BatchIntake
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.loss_intake import LossIntake
+from sonde.recorder.losses import reaches_compiled
 from sonde.recorder.moment import take_moment
 from sonde.recorder.rank_watch import RankWatch
 from sonde.recorder.scaler import ScalerWatch
@@ -93,8 +99,11 @@ class Pipeline(Observer):
 
     # The stages.
 
-    def begin_steps(self) -> None:
+    @guarded("the first step is not prepared")
+    def begin_steps(self, train_step: Callable[..., Any]) -> None:
         """From now on, the loop calls a step function: what the model did before is no batch."""
+        if reaches_compiled([train_step]):
+            self.keep_from_compilation()
         if self._update is not None and self._update.stage is _COLLECTING:
             self._update = None
 
@@ -142,7 +151,8 @@ class Pipeline(Observer):
         update.clip_limit = None if self._norm is None else self.training.hooks.clip_limit
         losses = update.seen_losses()
         norm = _own_norm(self.training, self.guard) if self._norm is None else self._norm
-        if not self._losses.is_in_time(losses):
+        is_in_time = self._losses.is_in_time(losses)
+        if not is_in_time or (not losses and self._judgement.is_alone):
             self._norm = norm  # it is judged with the loss, when that is known
             return
         update.is_judged = True
@@ -337,7 +347,7 @@ class Pipeline(Observer):
 
     def num_applied(self) -> int | None:
         """Return how many updates the weights have; None while nothing is recorded."""
-        is_recording = self.training.hooks.observer is self
+        is_recording = self.training.hooks.tells(self)
         is_applied = self._update is not None and self._update.stage is _APPLIED
         return self.num_updates + int(is_applied) if is_recording else None
 

@@ -19,7 +19,7 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,7 @@ from sonde.recorder.reach import (
     global_names,
     is_left_alone,
     is_users_code,
+    members_of,
     own_packages,
     reached,
     slots_of,
@@ -51,6 +52,14 @@ operations are not seen.
 
 _LARGE: Final = 16 << 20
 """Tensors of so many bytes, such as averaged weights, are copied only when they are written to."""
+
+_GIVES_MEMORY: Final = frozenset(
+    ("numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage")
+)
+"""What others than torch may write to a tensor with."""
+_SCRIPTS: Final = (torch.jit.ScriptFunction, torch.jit.ScriptModule)
+_BACKWARD: Final = (Tensor.backward, torch.autograd.grad)
+"""What runs hooks and functions of the user's without showing what these do."""
 
 Undo = Callable[[], object]
 
@@ -72,7 +81,9 @@ def standing_still(
     weights = remembered.remember(*roots)
     tensors = remembered.remember_batches(batches)
     with ExitStack() as stack:
-        if is_compiled:
+        if remembered.has_scripts:
+            remembered.copy_weights([*weights, *remembered.large])
+        elif is_compiled:
             remembered.copy_weights([*_not_in(optimizer, weights), *remembered.large])
         else:
             lazily = [*weights, *tensors, *remembered.large]
@@ -104,7 +115,7 @@ class CopyOnWrite(TorchFunctionMode):
     def __init__(self, weights: Iterable[Tensor], remembered: "Remembered") -> None:
         super().__init__()
         self._remembered = remembered
-        self._addresses = {address: True for address in map(_address, weights) if address}
+        self._weights = {address: weight for weight in weights if (address := _address(weight))}
 
     def __torch_function__(
         self,
@@ -115,16 +126,23 @@ class CopyOnWrite(TorchFunctionMode):
     ) -> Any:
         """Copy the weights among the arguments if the function writes, then call it."""
         kwargs = kwargs or {}
-        if _may_write(func, kwargs):
-            for tensor in _tensors_in((args, kwargs)):
-                if self._addresses.pop(_address(tensor), False):
-                    self._remembered.copy_weights([tensor])
+        if func in _BACKWARD:
+            self._copy(list(self._weights))
+        elif _may_write(func, kwargs):
+            self._copy(map(_address, _tensors_in((args, kwargs))))
         return func(*args, **kwargs)
+
+    def _copy(self, addresses: Iterable[int]) -> None:
+        """Copy the weights at some addresses, unless they are copied already."""
+        found = [self._weights.pop(address, None) for address in addresses]
+        self._remembered.copy_weights([weight for weight in found if weight is not None])
 
 
 def _may_write(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
     """Return whether a function of torch may write to its arguments."""
-    name = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "").partition(".")[0]  # an operation has an overload
+    if name in _GIVES_MEMORY:
+        return True
     if name.endswith("_") and not name.endswith("__"):
         return True
     if kwargs.get("inplace"):
@@ -176,6 +194,8 @@ class Remembered:
         self._own_code: frozenset[str] = frozenset()
         self.large: list[Tensor] = []
         """Large tensors that are no weights, whose values are not copied yet."""
+        self.has_scripts = False
+        """Whether TorchScript is reached, whose operations are not seen."""
 
     def put_back(self) -> None:
         """Put everything back. One thing that refuses does not keep the others from it."""
@@ -202,6 +222,7 @@ class Remembered:
             elif isinstance(value, Tensor) and bytes_of(value) >= _LARGE and _address(value):
                 self.large.append(value)
             else:
+                self.has_scripts = self.has_scripts or isinstance(value, _SCRIPTS)
                 self._remember(value)
         return weights
 
@@ -259,7 +280,7 @@ class Remembered:
             self._remember_dict(vars(module))
 
     def _remember_set(self, values: set[Any]) -> None:
-        before = set(values)
+        before = {*set.__iter__(values)}
         self._undo.append(lambda: _set_set(values, before))
 
     def _remember_numbers(self, values: "array[Any]") -> None:
@@ -300,13 +321,13 @@ class Remembered:
                     )
 
     def _remember_dict(self, values: dict[Any, Any]) -> None:
-        if len(values) <= MAX_ENTRIES:
-            before = dict(values)
+        if dict.__len__(values) <= MAX_ENTRIES:
+            before = _entries_of(values)
             self._undo.append(lambda: _set_dict(values, before))
 
     def _remember_list(self, values: "list[Any] | deque[Any] | bytearray") -> None:
-        if len(values) <= MAX_ENTRIES:
-            before = list(values)
+        before = members_of(values, MAX_ENTRIES)
+        if before is not None:
             self._undo.append(lambda: _set_list(values, before))
 
     def _remember_array(self, values: np.ndarray[Any, Any]) -> None:
@@ -341,6 +362,8 @@ class Remembered:
         self._undo.append(lambda: storage.copy_(before))
 
     def _remember_generator(self, generator: Any) -> None:
+        if isinstance(generator, random.SystemRandom):
+            return  # it has no state
         if isinstance(generator, torch.Generator):
             state: Any = generator.get_state()
             self._undo.append(lambda: generator.set_state(state))
@@ -369,27 +392,37 @@ def _set_slot(owner: object, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
+def _entries_of(values: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the entries of a dict in their order, which an `OrderedDict` has apart."""
+    kind: Any = OrderedDict if isinstance(values, OrderedDict) else dict
+    return {key: dict.__getitem__(values, key) for key in kind.__iter__(values)}
+
+
 def _set_dict(values: dict[Any, Any], before: Mapping[Any, Any]) -> None:
     """Give a dict its old entries in their old order, without touching those that it has. A class
     of the user's may refuse to be changed, so its own methods are not used.
     """
     kind: Any = OrderedDict if isinstance(values, OrderedDict) else dict
-    if any(a is not b for a, b in zip_longest(islice(values, len(before)), before)):
+    now = [*kind.__iter__(values)]
+    if any(a is not b for a, b in zip_longest(now[: len(before)], before)):
         kind.clear(values)
-    for key in list(values)[len(before) :]:
+        now = []
+    for key in now[len(before) :]:
         kind.__delitem__(values, key)
     for key, value in before.items():
-        if key not in values or kind.__getitem__(values, key) is not value:
+        if not dict.__contains__(values, key) or dict.__getitem__(values, key) is not value:
             kind.__setitem__(values, key, value)
 
 
 def _set_list(values: "list[Any] | deque[Any] | bytearray", before: list[Any]) -> None:
-    if len(values) != len(before) or any(a is not b for a, b in zip(values, before, strict=True)):
-        values.clear()
-        values.extend(before)
+    kind: Any = next(kind for kind in (list, deque, bytearray) if isinstance(values, kind))
+    now = [*kind.__iter__(values)]
+    if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+        kind.clear(values)
+        kind.extend(values, before)
 
 
 def _set_set(values: set[Any], before: set[Any]) -> None:
-    if values != before:
-        values.clear()
-        values.update(before)
+    if {*set.__iter__(values)} != before:
+        set.clear(values)
+        set.update(values, before)

@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
 
 from sonde.recorder.accumulation import counts_batches
 
@@ -41,6 +42,7 @@ _LEAVES: Final = (
     *(types.BuiltinFunctionType, types.CodeType),
 )
 """What leads to nothing else."""
+_MEMBERS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, bytearray)
 _ALIVE: Final = (
     *(Iterator, threading.Thread, type(threading.Lock()), type(threading.RLock())),
     *(threading.Condition, threading.Semaphore, queue.Queue, queue.SimpleQueue, socket.socket),
@@ -55,7 +57,7 @@ _PLAIN: Final = (
 """Objects of Python's own library that hold values of the user's."""
 _OF_TORCH: Final = (
     *(nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
-    torch.amp.GradScaler,
+    *(torch.amp.GradScaler, torch.quasirandom.SobolEngine, Sampler),
 )
 """Objects of torch that hold the state of a training."""
 _LEFT_ALONE: Final = (
@@ -89,6 +91,8 @@ def _walk(roots: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
             continue
         seen[id(value)] = value
         yield value, is_own
+        if isinstance(value, Tensor) and getattr(value, "__dict__", None):
+            pending.append((vars(value), False))  # what others have noted at a tensor
         if isinstance(value, _LEAVES):
             continue
         stays_own = is_own and not _is_foreign_object(value, own_code)
@@ -98,14 +102,24 @@ def _walk(roots: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 def _led_to(value: Any, own_code: frozenset[str]) -> Iterable[Any]:
     """Return what a value leads to."""
     if isinstance(value, dict):
-        return [*value.values()] if len(value) <= MAX_ENTRIES else ()
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        return [*value] if len(value) <= MAX_ENTRIES else ()
+        return [*dict.values(value)] if dict.__len__(value) <= MAX_ENTRIES else ()
+    if isinstance(value, _MEMBERS):
+        return members_of(value, MAX_ENTRIES) or ()
     if isinstance(value, types.FunctionType):
         return _of_function(value, own_code)
     if isinstance(value, type | types.ModuleType):
         return [*vars(value).values()] if is_users_code(value, own_code) else ()
     return _of_wrapper(value) or _of_object(value)
+
+
+def members_of(value: Any, at_most: int) -> list[Any] | None:
+    """Return the members of a list, a tuple, a set or a deque; None if there are too many. No code
+    of its class is run, because it may draw random numbers.
+    """
+    for kind in _MEMBERS:
+        if isinstance(value, kind):
+            return [*kind.__iter__(value)] if kind.__len__(value) <= at_most else None
+    return None
 
 
 def _of_wrapper(value: Any) -> tuple[Any, ...]:
@@ -120,12 +134,13 @@ def _of_wrapper(value: Any) -> tuple[Any, ...]:
 
 
 def _of_object(value: Any) -> Iterable[Any]:
+    if isinstance(value, DataLoader):  # not its workers: a step that takes data begins anew
+        return (value.generator, value.sampler, value.batch_sampler, value.dataset)
     if counts_batches(value) or is_left_alone(value) or is_progress(value):
         return ()
     if isinstance(value, torch.optim.Optimizer):  # only its own step changes its state
         return [inner for name, inner in vars(value).items() if name != "state"]
-    wrapped = getattr(value, "__wrapped__", None)  # of functools.lru_cache
-    return [*attributes_of(value).values(), type(value), *([] if wrapped is None else [wrapped])]
+    return [*attributes_of(value).values(), type(value)]
 
 
 def attributes_of(value: object) -> dict[str, Any]:
@@ -144,9 +159,10 @@ def slots_of(value: object) -> list[str]:
     """Return the names of the slots of an object of the user's."""
     names: list[str] = []
     for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+        if "__slots__" in vars(kind):
+            found = vars(kind).items()
+            names += [name for name, slot in found if isinstance(slot, types.MemberDescriptorType)]
+    return names
 
 
 def cells_of(function: Any) -> list[tuple[types.CellType, Any]]:

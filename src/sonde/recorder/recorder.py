@@ -31,7 +31,7 @@ from sonde.forensics.checks.check_report import CheckReport
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.checking.session import CheckSession, check_here
 from sonde.recorder.guard import PASSES, Guard, guarded
-from sonde.recorder.hooks import NOBODY
+from sonde.recorder.hooks import STANDING_STILL
 from sonde.recorder.judgement import Judgement
 from sonde.recorder.keeper import Keeper
 from sonde.recorder.opening import make_visible, tell_what_is_watched
@@ -162,10 +162,11 @@ class Recorder:
             # After the first updates it makes the check, and ends the process.
             self._check.before_batch(train_step)
         pipeline = self._pipeline
-        if self.training.hooks.observer is not pipeline:  # another recorder runs this step again
-            return self._plain_step(train_step, batch, last)
+        hooks = self.training.hooks
+        if hooks.observer is not pipeline or (STANDING_STILL and not hooks.heeds()):
+            return self._plain_step(train_step, batch, last)  # it is run again
         if self.training.step_function is None:
-            pipeline.begin_steps()
+            pipeline.begin_steps(train_step)
         self.training.step_function = train_step
         try:
             pipeline.begin_batch(batch, last)
@@ -215,7 +216,9 @@ class Recorder:
         the loss. `token_losses` are needed from a fused kernel only: rows by tokens, NaN where a
         token does not count.
         """
-        if not self._is_off:
+        if self._is_off or (self._pipeline.meets_compilation and torch.compiler.is_compiling()):
+            return loss  # in a compiled graph: it is taken where backward begins
+        if not STANDING_STILL or self.training.hooks.heeds():
             self.training.hooks.observer.loss_reported(loss, token_losses)
         return loss
 
@@ -223,7 +226,9 @@ class Recorder:
         """Report the gradient norm before clipping. Returns the norm.
         `torch.nn.utils.clip_grad_norm_` is observed automatically.
         """
-        if not self._is_off:
+        if self._is_off or (self._pipeline.meets_compilation and torch.compiler.is_compiling()):
+            return norm
+        if not STANDING_STILL or self.training.hooks.heeds():
             self.training.hooks.observer.norm_seen(norm)
         return norm
 
@@ -245,7 +250,7 @@ class Recorder:
     @property
     def is_repeating(self) -> bool:
         """Whether a step is being run again, at a scene or in a replay."""
-        return not self._is_off and self.training.hooks.observer is not self._pipeline
+        return not self._is_off and not self.training.hooks.tells(self._pipeline)
 
     def checkpoint(self, path: str | os.PathLike[str], *, resume: Sequence[str] = ()) -> None:
         """Record that a checkpoint was written: a resume is checked, and steps are replayed from
@@ -368,10 +373,22 @@ class Recorder:
         self._judgement.go_back(step)
         self.keeper.begin_again()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, such as that in a copy of an object that holds it, records nothing."""
+        return _switched_off, ()
+
     def _leave_to_the_parent(self) -> None:
         """In a forked child, become a recorder that does nothing."""
         self._is_off = True
-        self.training.hooks.observer = NOBODY
+        self.training.hooks.leave_to_the_parent()
+
+
+def _switched_off() -> Recorder:
+    """Return a recorder that only calls the loop's functions."""
+    recorder = Recorder.__new__(Recorder)
+    recorder._is_off = True  # noqa: SLF001  of this module
+    recorder._is_closed = False  # noqa: SLF001
+    return recorder
 
 
 def _set_aside_earlier_attempt(run: Run) -> None:

@@ -11,6 +11,7 @@ from sonde import ranks
 from sonde.forensics.scene_evidence import SceneRow, finite
 from sonde.forensics.verdict import Suspect
 from sonde.recorder.batch_tree import named_rows, token_rows
+from sonde.recorder.guard import is_from_a_signal
 from sonde.recorder.losses import RowLosses
 from sonde.recorder.row_values import odd_rows
 from sonde.recorder.training import Training
@@ -124,9 +125,10 @@ class RowReader:
             return ""
         try:
             return str(self._training.decode(tokens))
-        except (Exception, SystemExit):  # noqa: BLE001
-            # a user's decoder may raise anything: then there is no text
-            return ""
+        except (Exception, SystemExit) as error:
+            if is_from_a_signal(error):
+                raise
+            return ""  # a user's decoder may raise anything: then there is no text
 
 
 def around_worst(row: RowLosses) -> list[int]:

@@ -39,6 +39,7 @@ from sonde.forensics.scene_evidence import SceneEvidence, SceneRow, finite
 from sonde.recorder.batch_tree import token_rows
 from sonde.recorder.broken_step import NO_ROOM, broken_as_it_is, find_broken
 from sonde.recorder.dropped_activations import DroppedActivations
+from sonde.recorder.guard import is_from_a_signal
 from sonde.recorder.losses import RowLosses, add_up, mean_loss
 from sonde.recorder.memory import device_of
 from sonde.recorder.row_reader import (
@@ -182,7 +183,9 @@ class Scene:
         if look.error is None:
             try:
                 part()
-            except (Exception, SystemExit) as error:  # noqa: BLE001  raised when all ranks have met
+            except (Exception, SystemExit) as error:  # raised when all ranks have met
+                if is_from_a_signal(error):
+                    raise
                 if is_out_of_memory(error):
                     look.has_ended = "there was no memory left"  # the error would hold tensors
                 else:
@@ -411,6 +414,6 @@ def _losses_of_rows(
     try:
         return find_row_losses(micro.batch, whole, loss_of, training.options.rows, num_samples)
     except Exception as error:  # a single row may be what a model cannot take
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_from_a_signal(error):
             raise
         return RowSearch(problem=f"a part of the batch cannot be run ({error})"[:200])

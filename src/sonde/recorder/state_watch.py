@@ -49,7 +49,7 @@ from sonde.recorder.keeper import Keeper
 from sonde.recorder.moment import Moment, host_generators
 from sonde.recorder.opening import make_visible
 from sonde.recorder.resume_losses import ResumeLosses
-from sonde.recorder.training import Training
+from sonde.recorder.training import Training, is_initialised
 from sonde.recorder.update import Update
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.layout import DIGESTS
@@ -170,7 +170,8 @@ class StateWatch:
     @guarded("the update after a checkpoint is not recorded")
     def begin_update(self, num_updates: int) -> None:
         """Read the generators if this update is compared with others."""
-        if self._digested < 0 and self._resume is None and self._is_open:
+        is_new = self._digested < 0 and self._resume is None and self._is_open
+        if is_new and is_initialised(self._training.model):
             self._record(num_updates, "started")
         if self._following is not None:
             self._generators = generators()

@@ -13,13 +13,15 @@ parallel). Collecting them changes nothing. In a replay, a training is the sourc
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
 from sonde import ranks
 from sonde.checkpoint.resume_report import ResumeReport
@@ -150,7 +152,7 @@ class Training:
         """Run a compiled model as it is written within a block, so that single operations can be
         observed and nothing is compiled again.
         """
-        return torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
+        return _as_written() if self.is_compiled else nullcontext()
 
     @contextmanager
     def standing_still(self, updates: Sequence[Update] = ()) -> Iterator[None]:
@@ -374,6 +376,21 @@ class Training:
                 hint="pass the same objects by the same names as when the state was kept",
             ) from error
         self._waiting = states
+
+
+def is_initialised(model: nn.Module) -> bool:
+    """Return whether all weights and buffers have a shape: those of lazy modules get theirs in the
+    first forward pass.
+    """
+    return not any(map(is_lazy, chain(model.parameters(), model.buffers())))
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    with ExitStack() as stack:
+        with suppress(RuntimeError):  # a step function that is compiled itself is running
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 def _device_type(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

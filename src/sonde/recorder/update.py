@@ -9,7 +9,6 @@ in-place changes of its tensors shows whether its owner has overwritten it. Then
 never mistaken for another. If a loop is found to overwrite its batches, they are copied instead.
 """
 
-import copy
 import enum
 import math
 from collections.abc import Mapping, Sequence
@@ -226,6 +225,8 @@ class Update:
     """
     is_over = False
     """Whether the training has gone past it."""
+    is_written = False
+    """Whether its batches are on disk, or are not to be."""
     has_other_moved = False
     """Whether another optimizer has moved before its own: the state before it is gone then."""
     autocast: torch.dtype | None = None
@@ -271,12 +272,20 @@ class Update:
         """Return how many bytes its batches take in memory."""
         return sum(micro.num_bytes() for micro in self.micro)
 
-    def without_batches(self) -> "Update":
-        """Return a copy that holds no batches."""
-        rest = copy.copy(self)
-        rest.num_rows_let_go = self.num_rows
-        rest.micro = []
-        return rest
+    def num_shared_tensors(self) -> int:
+        """Return how many tensors its batches have, if they come from another process: each keeps
+        a file open.
+        """
+        return sum(
+            len(micro.tensors)
+            for micro in self.micro
+            if micro.tensors and micro.tensors[0].is_cpu and micro.tensors[0].is_shared()
+        )
+
+    def let_go_of_batches(self) -> None:
+        """Hold no batches any longer, once they are written."""
+        self.num_rows_let_go = self.num_rows
+        self.micro = []
 
     def add(self, micro: MicroBatch) -> None:
         """Add another micro-batch."""
@@ -327,8 +336,8 @@ class Update:
         return [name for micro in self.micro for name in named_rows(micro.names, micro.batch)]
 
     def random_numbers(self) -> str | None:
-        """Return a digest that identifies its random numbers."""
-        return digest_of_state(self.micro[0].moment.cpu)
+        """Return a digest that identifies its random numbers; None without its batches."""
+        return digest_of_state(self.micro[0].moment.cpu) if self.micro else None
 
     @property
     def loss_from(self) -> str:

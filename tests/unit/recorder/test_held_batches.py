@@ -1,6 +1,7 @@
 """Batches are held in memory and on disk within a budget, and no batch twice."""
 
 import logging
+import weakref
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def update_of(step: int, batch: Tensor) -> Update:
     """Return an update with one batch."""
     update = Update(step, had_gradients=False)
     update.add(MicroBatch(batch, take_moment("cpu"), last=None))
+    update.is_written = True
     return update
 
 
@@ -63,10 +65,44 @@ def test_an_update_that_still_waits_to_be_written_keeps_its_batches(
     monkeypatch.setattr(held_batches, "MAX_BYTES", 0)
     held = HeldUpdates(16)
     updates = [update_of(step, torch.zeros(IMAGES)) for step in (1, 2)]
+    updates[0].is_written = False
     for update in updates:
         held.append(update)
-    assert [len(update.micro) for update in held] == [0, 1]
-    assert [len(update.micro) for update in updates] == [1, 1]
+    assert [len(update.micro) for update in held] == [1, 1]
+    updates[0].is_written = True
+    held.append(update_of(3, torch.zeros(IMAGES)))
+    assert [len(update.micro) for update in held] == [0, 0, 1]
+
+
+def test_what_is_let_go_is_held_by_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_batches, "MAX_BYTES", 2 * IMAGE_BYTES)
+    images: list[weakref.ref[Tensor]] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with Recorder(tmp_path / "run", model, optimizer) as recorder:
+
+        def train_step(batch: Tensor) -> None:
+            images.append(weakref.ref(batch))
+            recorder.loss(model(batch).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for _ in range(12):
+            recorder.step(train_step, torch.randn(IMAGES))
+            recorder.flush()
+        assert sum(image() is not None for image in images) <= 4
+
+
+def test_batches_of_worker_processes_have_a_budget_of_open_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_batches, "_MAX_FILES", 3)
+    held = HeldUpdates(16)
+    for step in range(1, 9):
+        held.append(update_of(step, torch.zeros(4).share_memory_()))
+    assert [len(update.micro) for update in held] == [0] * 4 + [1] * 4
 
 
 def test_going_back_forgets_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
