@@ -472,6 +472,11 @@ CASES: list[tuple[Check, object, Status]] = [
     ),
     (
         end_of_text.CHECK,
+        end_of_text.EndOfText(token=2, num_answers=16, is_of_configuration=True),
+        "cannot tell",
+    ),
+    (
+        end_of_text.CHECK,
         end_of_text.EndOfText(token=2, num_answers=15),
         "does not apply",
     ),

@@ -376,7 +376,8 @@ def token_rows(batch: Any) -> list[list[int]]:
     mask = (_entries(batch) or {}).get(_MASK)
     if isinstance(mask, Tensor) and mask.shape == tokens.shape:
         kept = mask.to(tokens.device, torch.bool)
-        return [row[keep].tolist() for row, keep in zip(tokens, kept, strict=True)]
+        if len(tokens[kept].unique()) > 1:  # otherwise it keeps just the padding, by mistake
+            return [row[keep].tolist() for row, keep in zip(tokens, kept, strict=True)]
     rows: list[list[int]] = tokens.flatten(1).tolist()
     return rows
 

@@ -39,6 +39,13 @@ def test_pictures_with_the_same_caption_are_different_samples() -> None:
     assert sample_names((pictures[:1], captions[:1])) == [first]
 
 
+def test_a_mask_that_keeps_just_the_padding_does_not_make_all_rows_the_same() -> None:
+    tokens = torch.tensor([[5, 6, 0, 0], [7, 8, 9, 0]])
+    reversed_mask = (tokens == 0).long()
+    first, second = sample_names({"input_ids": tokens, "attention_mask": reversed_mask})
+    assert first != second
+
+
 def test_a_sample_on_the_skip_list_is_left_out_and_no_other_moves() -> None:
     # a list is a dataset to torch
     loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]

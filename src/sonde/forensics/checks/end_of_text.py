@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sonde.forensics.checks.check_rule import Check, Outcome, does_not_apply, fine, wrong
+from sonde.forensics.checks.check_rule import (
+    Check,
+    Outcome,
+    cannot_tell,
+    does_not_apply,
+    fine,
+    wrong,
+)
 
 _MIN_SEEN: Final = 4
 """Fewer end-of-text tokens than this among the inputs say nothing."""
@@ -27,6 +34,10 @@ class EndOfText:
     """How many rows have a beginning that does not count, as the question before an answer; those
     that were cut off left out, and 0 if all end with the same token.
     """
+    is_of_configuration: bool = False
+    """Whether only the model's configuration says which token it is: that may be a default which
+    the tokenizer does not follow.
+    """
     is_padding_token: bool = False
     """Whether rows are padded with it."""
 
@@ -38,10 +49,11 @@ def judge(measured: EndOfText) -> Outcome:
     if measured.num_counted:
         return fine(f"Token {measured.token} ends texts {measured.num_counted} times.")
     if not measured.num_seen and measured.num_answers >= _MIN_ANSWERS:
-        return wrong(
-            f"Token {measured.token} ends a text, and none of {measured.num_answers} answers has"
-            " it: the model does not learn to stop."
-        )
+        answers = f"none of {measured.num_answers} answers has it"
+        text = f"Token {measured.token} ends a text, and {answers}"
+        if measured.is_of_configuration:
+            return cannot_tell(f"{text}, if the model's eos_token_id is that of the tokenizer.")
+        return wrong(f"{text}: the model does not learn to stop.")
     if measured.num_seen < _MIN_SEEN:
         return does_not_apply(f"The first batches hold {measured.num_seen} ends of texts.")
     because = ""

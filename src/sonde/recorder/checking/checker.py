@@ -114,21 +114,23 @@ class Checker:
         looks = [one, *(bench.forward(feed) for feed in feeds[1:])]
         pairs = [targets.aligned(look) for look in looks]
         self._look_at_targets(feeds, looks, pairs)
-        pair = pairs[0]
-        base = Base(
-            bench.first,
-            one,
-            pair,
-            is_repeatable=running.is_same(one, two),
-            more_ids=[later.ids for later in pairs[1:] if later is not None],
-        )
-        base = influence.with_layout(bench, base, targets.in_other_layout(one, pair))
-        pair = base.pair
         _say("changing later tokens, padding, other rows, other documents")
-        self._influence(base)
-        _say("trying other random numbers, float32, and one batch by heart")
         is_training = self._first.mode().is_training
-        self._try("dropout", lambda: running.dropout(bench, one, is_training=is_training))
+        with running.without_zeros(bench) as are_filled:
+            filled, again = running.base_look(bench) if are_filled else (one, two)
+            pair = targets.aligned(filled)
+            base = Base(
+                bench.first,
+                filled,
+                pair,
+                is_repeatable=running.is_same(filled, again),
+                more_ids=[later.ids for later in pairs[1:] if later is not None],
+            )
+            base = influence.with_layout(bench, base, targets.in_other_layout(filled, pair))
+            pair = base.pair
+            self._influence(base)
+            self._try("dropout", lambda: running.dropout(bench, filled, is_training=is_training))
+        _say("trying other random numbers, float32, and one batch by heart")
         self._try("evaluation_buffers", lambda: running.evaluation_buffers(bench))
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
         is_next = pair is not None and pair.next_share >= ALIKE

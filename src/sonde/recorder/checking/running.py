@@ -3,8 +3,8 @@ force, the weights of micro-batches, and one batch again and again.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -66,8 +66,6 @@ def dropout(bench: Bench, base: Look, *, is_training: bool) -> Dropout:
     acts = None
     if not ranks.any_rank(not base.dropouts):
         acts = _depends_on_seed(bench, base.loss)
-        if not ranks.any_rank(acts is not False):
-            acts = _depends_on_seed_without_zeros(bench)
     in_eval: tuple[str, ...] | None = None
     with ExitStack() as stack:
         stack.enter_context(undone(bench.training, bench.reach))
@@ -92,19 +90,23 @@ def _depends_on_seed(bench: Bench, loss: float | None) -> bool | None:
     return None if other is None or loss is None else other != loss
 
 
-def _depends_on_seed_without_zeros(bench: Bench) -> bool | None:
-    """Return the same with other numbers in the weights that are all 0: an adapter begins with
-    such weights, so that nothing before them counts yet.
+@contextmanager
+def without_zeros(bench: Bench) -> Iterator[bool]:
+    """Give matrices that are all 0 small random values within the block, and say whether there were
+    any. Adapters and some output layers begin with zeros, so that nothing before them counts yet.
     """
-    zeros = [part for part in bench.reach.parameters() if not bool((part != 0).any())]
-    if not zeros:
-        return False
+    zeros: list[Tensor] = []
+    if not bench.training.is_sharded:
+        matrices = [part for part in bench.reach.parameters() if part.dim() > 1]
+        zeros = [part for part in matrices if not bool((part != 0).any())]
     before = [parameter.detach().clone() for parameter in zeros]
+    dice = torch.Generator().manual_seed(_OTHER_SEED)
     try:
         with torch.no_grad():
             for parameter in zeros:
-                parameter.fill_(_NUDGE)
-        return _depends_on_seed(bench, bench.forward(bench.first).loss)
+                values = torch.randn(parameter.shape, generator=dice)
+                parameter.copy_(_NUDGE * values)
+        yield bool(zeros)
     finally:
         with torch.no_grad():
             for parameter, old in zip(zeros, before, strict=True):

@@ -58,7 +58,7 @@ def _endless_answers(model: nn.Module, pairs: Sequence[Aligned]) -> EndOfText:
     is_anywhere = any(bool((pair.ids == token).any()) for pair in pairs)
     if is_anywhere:
         return EndOfText(token=None)  # it may be padding too: nothing tells them apart
-    return EndOfText(token=token, num_answers=_num_answers(pairs))
+    return EndOfText(token=token, num_answers=_num_answers(pairs), is_of_configuration=True)
 
 
 def _num_answers(pairs: Sequence[Aligned]) -> int:
