@@ -434,6 +434,16 @@ CASES: list[tuple[Check, object, Status]] = [
         "fine",
     ),
     (batch_weight.CHECK, batch_weight.BatchWeight(unfit="because"), "does not apply"),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(unfit="because", counted=(0.5, 0.56)),
+        "wrong",
+    ),
+    (
+        batch_weight.CHECK,
+        batch_weight.BatchWeight(unfit="because", counted=(0.5, 0.54)),
+        "does not apply",
+    ),
     (batch_weight.CHECK, batch_weight.BatchWeight(unknown="because"), "cannot tell"),
     (
         batch_weight.CHECK,

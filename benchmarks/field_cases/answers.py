@@ -37,7 +37,7 @@ STANDS_FOR: Final[dict[str, frozenset[str]]] = {
     "unregistered_module": frozenset({"unregistered"}),
     "gradients_left_over": frozenset({"left_over_gradients"}),
     "gradients_lost": frozenset({"accumulation"}),
-    "accumulation_weight": frozenset({"accumulation"}),
+    "accumulation_weight": frozenset({"accumulation", "batch_weight"}),
     "eval_mode": frozenset({"train_mode"}),
     "dropout_off": frozenset({"dropout", "train_mode"}),
     "half_precision_updates": frozenset({"lost_updates"}),

@@ -1,4 +1,4 @@
-"""Does an update weigh the same, however many rows its batch has?"""
+"""Does an update weigh the same, however many rows its batch has, and however many places count?"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,11 +9,14 @@ from sonde.forensics.checks.check_rule import (
     cannot_tell,
     does_not_apply,
     fine,
+    percent,
     wrong,
 )
 
 _UNEQUAL: Final = 1.5
 """Batches differ in size if the largest has this many times as many rows as the smallest."""
+_UNEQUAL_SHARES: Final = 1.1
+"""Batches differ in what counts if the largest share is this many times the smallest."""
 _NEAR: Final = 0.2
 """Losses that differ by less than this share are the same."""
 
@@ -27,6 +30,10 @@ class BatchWeight:
     loss: float = 0.0
     """The loss of the first batch."""
     of_halves: tuple[float, float] = (0.0, 0.0)
+    counted: tuple[float, ...] = ()
+    """For each of the first batches, the share of its places that count, if the loss is the sum
+    over these divided by the number of all places; empty if it is not.
+    """
     unfit: str = ""
     """Why the question does not apply; empty if it does."""
     unknown: str = ""
@@ -34,7 +41,16 @@ class BatchWeight:
 
 
 def judge(measured: BatchWeight) -> Outcome:
-    """Judge whether the loss is a sum over rows of batches that differ in size."""
+    """Judge whether the loss is a sum over rows of batches that differ in size, or a mean over
+    places that do not count too.
+    """
+    if measured.counted and max(measured.counted) > _UNEQUAL_SHARES * min(measured.counted):
+        lowest = percent(min(measured.counted))
+        highest = percent(max(measured.counted))
+        return wrong(
+            f"The loss is divided by the number of all places, and {lowest} to {highest} of those"
+            " of a batch count: an update weighs the less, the more its batch is padded or masked."
+        )
     if measured.unfit:
         return does_not_apply(measured.unfit)
     if measured.unknown:
@@ -63,7 +79,7 @@ CHECK: Final = Check(
     title="size of a batch",
     question="Does an update weigh the same, however many rows its batch has?",
     meaning="The step size changes with the size of the batch, and large batches decide.",
-    advice="Divide the loss by the number of rows or targets: reduction='mean'.",
+    advice="Divide the loss by the number of rows, or of targets that count: reduction='mean'.",
     applies_to="batches of at least four rows, whose gradients nothing changes before the step",
     judge=judge,
 )

@@ -22,7 +22,9 @@ class LossInputs:
     broadcasts: bool = False
     """Whether prediction and target have different shapes that torch stretches to a larger one."""
     lacks_logarithm: bool = False
-    """Whether `nll_loss` was given anything but logarithms of probabilities."""
+    """Whether `nll_loss` was given anything but logarithms of probabilities, or `kl_div` the
+    probabilities themselves.
+    """
 
 
 def judge(measured: LossInputs) -> Outcome:
@@ -45,8 +47,8 @@ def judge(measured: LossInputs) -> Outcome:
         )
     if measured.lacks_logarithm:
         return wrong(
-            f"{name} expects logarithms of probabilities, and what it is given does not add up"
-            " to 1 as those do."
+            f"{name} expects logarithms of probabilities, and what it is given is something else:"
+            " scores, or the probabilities themselves."
         )
     return fine(f"{name} is given what it expects.")
 
@@ -57,8 +59,8 @@ CHECK: Final = Check(
     question="Does the loss function get what it expects?",
     meaning="The loss is not what its name says, and hardly falls.",
     advice=(
-        "Give F.cross_entropy and the losses `with_logits` the raw scores, F.nll_loss their"
-        " log_softmax, and every regression loss two tensors of one shape."
+        "Give F.cross_entropy and the losses `with_logits` the raw scores, F.nll_loss and"
+        " F.kl_div their log_softmax, and every regression loss two tensors of one shape."
     ),
     applies_to="losses made by functions of torch",
     judge=judge,

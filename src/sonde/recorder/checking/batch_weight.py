@@ -1,18 +1,43 @@
-"""Measures whether the loss is a mean over rows or a sum: both halves of a batch are run."""
+"""Measures what the loss is divided by: both halves of a batch are run, and the losses of several
+batches are compared with the means over the places that count.
+"""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from sonde.forensics.checks.batch_weight import BatchWeight
 from sonde.recorder.batch_tree import without_rows
 from sonde.recorder.checking.bench import Bench, feed_of_batch
-from sonde.recorder.checking.forward_watch import norm_of
+from sonde.recorder.checking.forward_watch import Look, norm_of
 from sonde.recorder.checking.snapshot import undone
 
 _MIN_ROWS: Final = 4
 _SAME: Final = 0.02
 
 
-def batch_weight(bench: Bench) -> BatchWeight:
+def batch_weight(bench: Bench, looks: Sequence[Look]) -> BatchWeight:
+    """Measure both. `looks` are those at the first batches."""
+    return replace(_of_halves(bench), counted=_counted_of_all(looks))
+
+
+def _counted_of_all(looks: Sequence[Look]) -> tuple[float, ...]:
+    """Return the share of places that count in each batch, if all losses are their sums divided by
+    the number of all places.
+    """
+    shares = []
+    for look in looks:
+        call = look.main_loss()
+        if call is None or call.counts is None or not look.roots or not call.mean:
+            return ()
+        share = float(call.counts.float().mean())
+        if abs(look.roots[0] / call.mean - share) > _SAME * share:
+            return ()
+        shares.append(share)
+    return tuple(shares)
+
+
+def _of_halves(bench: Bench) -> BatchWeight:
     """Run the first batch and its halves."""
     sizes = tuple(sum(feed.num_rows for feed in update) for update in bench.updates)
     feed = bench.first

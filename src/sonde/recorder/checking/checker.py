@@ -135,7 +135,7 @@ class Checker:
         self._try("gradient_reach", lambda: running.gradient_reach(bench, self._first, one))
         is_next = pair is not None and pair.next_share >= ALIKE
         self._try("accumulation", lambda: accumulation(bench, self._first, is_next_token=is_next))
-        self._try("batch_weight", lambda: batch_weight(bench))
+        self._try("batch_weight", lambda: batch_weight(bench, looks))
         self._try("scaler_bypassed", lambda: scaling.scaler_bypassed(bench))
         self._try("precision", lambda: running.precision(bench))
         self._try("overflow", lambda: half_range(bench, self._autocast_dtype()))

@@ -36,6 +36,7 @@ _NUMBER_LOSSES: Final = (
     F.huber_loss,
     F.binary_cross_entropy,
     F.binary_cross_entropy_with_logits,
+    F.kl_div,
 )
 _DIFFERENCES: Final = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
 _VIEWS: Final = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SliceBackward0")
@@ -256,7 +257,8 @@ class ForwardWatch(TorchFunctionMode):
         scores = given["input"]
         target = given["target"]
         is_of_classes = func in _CLASS_LOSSES and not target.is_floating_point()
-        plain = {**given, "size_average": None, "reduce": None, "reduction": "mean"}
+        reduction = "batchmean" if func is F.kl_div else "mean"
+        plain = {**given, "size_average": None, "reduce": None, "reduction": reduction}
         with torch.no_grad():
             mean = float(func(**plain)) if scores.numel() and target.numel() else float("nan")
         counts = target.detach() != given["ignore_index"] if is_of_classes else None
@@ -268,7 +270,7 @@ class ForwardWatch(TorchFunctionMode):
                 target.detach(),
                 counts,
                 is_normalised,
-                func is F.nll_loss and is_of_classes and not _are_log_probabilities(scores),
+                _lacks_logarithm(func, scores, is_of_classes=is_of_classes),
                 mean,
                 given["ignore_index"] if is_of_classes else -1,
             )
@@ -395,6 +397,15 @@ def _is_normalised(scores: Tensor, func: Callable[..., Any]) -> bool:
     if node is not None and type(node).__name__ == expected:
         return True
     return func is F.cross_entropy and _are_probabilities(scores)
+
+
+def _lacks_logarithm(func: Callable[..., Any], scores: Tensor, *, is_of_classes: bool) -> bool:
+    """Return whether a loss expects logarithms of probabilities and is given something else."""
+    if func is F.nll_loss:
+        return is_of_classes and not _are_log_probabilities(scores)
+    if func is F.kl_div and scores.dim():
+        return _are_probabilities(scores.detach().reshape(-1, scores.shape[-1]))
+    return False
 
 
 def _are_log_probabilities(scores: Tensor) -> bool:

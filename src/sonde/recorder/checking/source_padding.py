@@ -1,15 +1,16 @@
 """Measures whether the padding of a source moves what a decoder says about it.
 
-The batch has no mask here. But the loss leaves out one token, such as `ignore_index=0`, and rows
-of the source end with that token again and again: so it is the padding of both.
+The batch has no mask here. But the loss leaves out one token, such as `ignore_index=0`, or the
+embedding has it as its `padding_idx`, and rows of the source end with that token again and again:
+so it is the padding.
 """
 
 import torch
 
-from sonde.forensics.checks.influence import BY_LOSS, Influence
+from sonde.forensics.checks.influence import BY_EMBEDDING, BY_LOSS, Influence
 from sonde.recorder.checking.bench import Bench
 from sonde.recorder.checking.forward_watch import Look, Lookup
-from sonde.recorder.checking.influence import Base, compare_scores
+from sonde.recorder.checking.influence import Base, RowsCompared, compare_scores
 from sonde.recorder.checking.targets import Aligned, trailing
 
 
@@ -18,9 +19,11 @@ def source_padding(bench: Bench, base: Base) -> Influence | None:
     pair = base.pair
     if pair is None or not base.is_repeatable:
         return None
-    token = _left_out(base.look)
+    left_out = _left_out(base.look)
     for number, lookup in enumerate(base.look.lookups):
-        if token is None or number == pair.lookup or not _has_rows_of(pair, lookup):
+        known = BY_LOSS if left_out is not None else BY_EMBEDDING
+        token = lookup.padding if left_out is None else left_out
+        if token < 0 or number == pair.lookup or not _has_rows_of(pair, lookup):
             continue
         padding = trailing(lookup.ids, token)
         if not bool(padding.any()) or bool(padding.all(1).any()):
@@ -31,11 +34,15 @@ def source_padding(bench: Bench, base: Base) -> Influence | None:
         moved = compare_scores(pair, look)
         if moved is None:
             return None
-        compared = pair.counts & padding.any(1, keepdim=True)
+        rows = padding.any(1)
+        compared = pair.counts & rows.unsqueeze(1)
+        name, kind = RowsCompared(len(rows), 0).first_moved(base.look, look, rows, ~padding)
         return Influence(
             num_compared=int(compared.sum()),
             num_moved=int((moved.positions & compared).sum()),
-            padding_known_by=BY_LOSS,
+            module=name,
+            kind=kind,
+            padding_known_by=known,
             largest=float(moved.largest[compared].max()) if bool(compared.any()) else 0.0,
         )
     return None
