@@ -49,7 +49,10 @@ class OutlierLook:
                 row_deviations=found.z,
                 row_measure=found.measure,
             )
-            verdict = write_first_verdict(self._run, headline, judged, evidence, started)
+            # Some samples are hard: without a likely cause it is recorded, and nothing is said.
+            verdict = write_first_verdict(
+                self._run, headline, judged, evidence, started, may_be_noise=True
+            )
             if verdict is not None:
                 self._alerts.sample(headline, verdict)
 
