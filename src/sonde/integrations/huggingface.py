@@ -15,6 +15,7 @@ evaluated before that.
 import contextlib
 import copy
 import inspect
+import logging
 from collections import UserDict
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
@@ -43,8 +44,11 @@ from sonde.integrations.trl_trainers import (
 from sonde.recorder.options import OnEvent, RecorderOptions
 from sonde.recorder.recorder import Recorder, deepspeed_refused
 from sonde.recorder.samples import TAG, tag
+from sonde.records.journal import RECORDER_NOTICE
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
+
+_logger = logging.getLogger("sonde")
 
 OLDEST: Final = "4.46"
 """The first release that passes the number of items in the batch to `training_step`."""
@@ -130,6 +134,8 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]
             config=trainer.args.to_sanitized_dict(),
             seeds={"torch": trainer.args.seed},
         )
+        if state.is_world_process_zero:
+            _tell_long_warm_up(self.run, args, state.max_steps)
         self._training_step = self._wrap(trainer, "training_step", self._watched_step)
         self._backward = self._wrap(trainer.accelerator, "backward", self._watched_backward)
         tag(kwargs.get("train_dataloader"), skip_list_of(self.run))
@@ -311,6 +317,20 @@ def _num_rows(inputs: Any) -> int:
         ),
         0,
     )
+
+
+def _tell_long_warm_up(run: Run, args: Any, num_steps: int) -> None:
+    """Tell if the warm-up of the rate lasts longer than the training."""
+    num_warming = args.get_warmup_steps(num_steps)
+    if args.lr_scheduler_type == "constant" or not 0 < num_steps <= num_warming:
+        return
+    message = (
+        f"sonde: the learning rate warms up for {num_warming:,} steps, and the training has"
+        f" {num_steps:,}: it never gets to {args.learning_rate:.3g}. Look at warmup_steps and"
+        " max_steps"
+    )
+    _logger.warning("%s", message)
+    run.event(RECORDER_NOTICE, what="check learning_rate", message=message, since=1)
 
 
 def _checkpoint(args: Any, state: Any) -> Path:

@@ -123,6 +123,25 @@ def test_training_is_the_same_with_and_without_the_callback(
     assert [record["step"] for record in logged] == [4, 8, 12]
 
 
+@pytest.mark.parametrize(
+    ("warmup_steps", "schedule", "is_told"),
+    [(12, "linear", True), (11, "linear", False), (12, "constant", False)],
+)
+def test_a_warm_up_that_outlasts_the_training_is_told(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    warmup_steps: int,
+    schedule: str,
+    is_told: bool,
+) -> None:
+    from sonde.integrations.huggingface import SondeCallback
+
+    callback = SondeCallback(tmp_path / "run")
+    train(tmp_path, [callback], warmup_steps=warmup_steps, lr_scheduler_type=schedule)
+    told = [message for message in caplog.messages if "warms up for 12 steps" in message]
+    assert bool(told) is is_told
+
+
 def test_one_garbled_row_of_32_is_noticed_by_its_own_loss(tmp_path: Path) -> None:
     from sonde.integrations.huggingface import SondeCallback
 
