@@ -32,6 +32,7 @@ from sonde.recorder.dropped_activations import ActivationsDroppedError, DroppedA
 from sonde.recorder.guard import is_from_a_signal
 from sonde.recorder.losses import TokenLossCapture
 from sonde.recorder.moment import in_float32
+from sonde.recorder.put_back import without_copies
 from sonde.recorder.scene_limits import SceneLimits, is_out_of_memory
 from sonde.recorder.training import Training
 from sonde.recorder.update import MicroBatch
@@ -183,9 +184,10 @@ def _lone_weight(model: nn.Module) -> _LoneValue:
     for name, parameter in model.named_parameters():
         if parameter.layout is not torch.strided or parameter.numel() < _MIN_VALUES:
             continue
-        sizes = parameter.detach().abs()
-        largest = float(sizes.max())
+        lowest, highest = parameter.detach().aminmax()  # unlike abs(), it copies nothing
+        largest = max(-float(lowest), float(highest))
         if _ABSURD < largest < math.inf:
+            sizes = parameter.detach().abs()
             others = float(sizes.masked_fill(sizes == largest, 0.0).max())
             is_alone = int((sizes == largest).sum()) == 1
             if is_alone and largest > _ABSURD * others:
@@ -261,7 +263,8 @@ def _are_gradients_finite(training: Training, loss: Tensor) -> bool:
 
     handles = [parameter.register_hook(look) for parameter in parameters]
     try:
-        torch.autograd.grad(scaled, parameters, allow_unused=True)
+        with without_copies():
+            torch.autograd.grad(scaled, parameters, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()

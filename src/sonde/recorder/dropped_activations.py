@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sonde.recorder.memory import bytes_of
+from sonde.recorder.put_back import without_copies
 
 
 class ActivationsDroppedError(RuntimeError):
@@ -30,7 +31,7 @@ class DroppedActivations:
         """Whether something that was dropped was asked for."""
         self.num_bytes = 0
         """How much would have been saved, at most: what is saved twice counts twice."""
-        self._weights = {weight.data_ptr() for weight in weights if bytes_of(weight)}
+        self._weights = {_address(weight) for weight in weights if bytes_of(weight)}
         hooks: Callable[..., Any] = torch.autograd.graph.saved_tensors_hooks
         self._hooks = hooks(self._drop, self._give_back)
 
@@ -43,10 +44,16 @@ class DroppedActivations:
 
     def _drop(self, tensor: Tensor) -> None:
         size = bytes_of(tensor)
-        if size and tensor.data_ptr() not in self._weights:
+        if size and _address(tensor) not in self._weights:
             self.num_bytes += size
 
     def _give_back(self, nothing: None) -> Tensor:
         del nothing
         self.was_asked = True
         raise ActivationsDroppedError("nothing is kept for a backward pass in a look at a scene")
+
+
+def _address(tensor: Tensor) -> int:
+    """Return where a tensor is in memory. A look at a scene must not take this for a write."""
+    with without_copies():
+        return tensor.data_ptr()

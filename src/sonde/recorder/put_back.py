@@ -19,6 +19,7 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ _GIVES_MEMORY: Final = frozenset(
 _SCRIPTS: Final = (torch.jit.ScriptFunction, torch.jit.ScriptModule)
 _BACKWARD: Final = (Tensor.backward, torch.autograd.grad)
 """What runs hooks and functions of the user's without showing what these do."""
+
+_copies_nothing: ContextVar[bool] = ContextVar("copies nothing", default=False)
 
 Undo = Callable[[], object]
 
@@ -109,6 +112,18 @@ def _not_in(optimizer: torch.optim.Optimizer, weights: Iterable[Tensor]) -> list
     return [parameter for parameter in weights if id(parameter) not in own]
 
 
+@contextmanager
+def without_copies() -> Iterator[None]:
+    """Copy no weights within the block, which is sonde's own: it reads addresses, or repeats the
+    backward pass of the step. A whole copy would take more memory than the step did.
+    """
+    token = _copies_nothing.set(True)
+    try:
+        yield
+    finally:
+        _copies_nothing.reset(token)
+
+
 class CopyOnWrite(TorchFunctionMode):
     """Copies a weight when an operation in the block is about to write to it."""
 
@@ -126,6 +141,8 @@ class CopyOnWrite(TorchFunctionMode):
     ) -> Any:
         """Copy the weights among the arguments if the function writes, then call it."""
         kwargs = kwargs or {}
+        if _copies_nothing.get():
+            return func(*args, **kwargs)
         if func in _BACKWARD:
             self._copy(list(self._weights))
         elif _may_write(func, kwargs):
