@@ -1,22 +1,20 @@
 """The server: its port, the printed URL, the routes, an HTTP protocol with a request timeout. Runs
 are read in threads.
 
-/                      the runs                         ?q= ?sort= ?col= ?group= ?fold= ?page=
-/run/NAME              curves and events                ?filter= ?rank= ?from= ?to= ?x= ?smooth=
-/run/NAME/step/N       an event: verdict, samples, tensors  ?attempt=
-/run/NAME/samples      the worst samples; likewise checkpoints, check, audit, log, settings
-/compare               several runs                     ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
-/api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
-/csv                   all values of metrics            ?run= ?metric= ?x= ?rank=
-/live                  server-sent events               ?run= ?run=
-/jobs                  the output of a job
-
-    data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
+    /                  the runs             ?q= ?sort= ?col= ?group= ?fold= ?page=
+    /run/NAME          curves and events    ?filter= ?rank= ?from= ?to= ?x= ?smooth=
+    /run/NAME/step/N   an event: verdict, samples, tensors    ?attempt=
+    /run/NAME/samples  the worst samples; likewise checkpoints, check, audit, log, settings
+    /compare           several runs         ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
+    /api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
+    /csv               all values of metrics                ?run= ?metric= ?x= ?rank=
+    /live              server-sent events   ?run= ?run=
+    /jobs              the output of a job
 
 A page is notified within half a second of a write. The message names what changed and contains no
-data: the page then requests what it shows. Resources are bounded: a limited number of streams
-(pages beyond it poll every few seconds), ten minutes per stream, and ten seconds for a client that
-does not read.
+data, as in `data: ["steps.rank0.jsonl"]`: the page then requests what it shows. Resources are
+bounded: a limited number of streams (pages beyond it poll every few seconds), ten minutes per
+stream, and ten seconds for a client that does not read.
 
 Jobs are started by a button, one at a time, each in its own process that ends when the page is
 left, and only with `sonde dashboard --allow-jobs`. A request can only choose `sonde diagnose RUN
