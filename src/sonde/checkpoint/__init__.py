@@ -6,7 +6,7 @@ For example:
 
     store = CheckpointStore(Path("checkpoints"))
     store.save(100, {"model": model.state_dict(), "note": "any plain data"})
-    step, rejected = store.folder.newest()  # the newest valid one, and what is wrong with newer ones
+    step, rejected = store.folder.newest()  # newest valid one; what is wrong with newer ones
     state = store.load(step)
     store.folder.prune(Keep(newest=2))
     load_weights("checkpoints", model)      # only the weights

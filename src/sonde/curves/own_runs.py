@@ -206,6 +206,7 @@ def _worst_row(samples: object) -> tuple[Guess, ...]:
         Guess(
             cause="batch",
             sentence=f"Its worst row is {name}: loss {brief(worst.loss)}{share}.",
+            names_sample=True,
         ),
     )
 
