@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from sonde.records.columns import Floats, Integers
-from sonde.spikes.detectors import CALM_STEPS, NONFINITE, SPIKE, Event, Score, find_events
+from sonde.spikes.detectors import GOOD_STEPS, NONFINITE, SPIKE, Event, Score, find_events
 from sonde.spikes.robust_rule import RobustRule
 
 _NUM_EARLY: Final = 144
@@ -110,7 +110,7 @@ def _early_events(values: list[float], metric: str) -> list[Event]:
         if score is None:
             if abs(value) < float("inf"):
                 good.append(value)
-        elif events and place - events[-1].last_step <= CALM_STEPS:
+        elif events and place - events[-1].last_step <= GOOD_STEPS:
             events[-1] = events[-1].with_step(place, value, score)
         else:
             events.append(Event.beginning(metric, place, value, score))

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from sonde.spikes.detectors import (
-    CALM_STEPS,
+    GOOD_STEPS,
     Event,
     EventDetector,
     RelativeRule,
@@ -27,13 +27,13 @@ def test_an_event_is_told_at_its_first_bad_step_and_after_enough_calm() -> None:
     sentences = [detector.update(step, 9.0 if step in (10, 12) else 1.0) for step in range(40)]
     assert [step for step, (_, begun) in enumerate(sentences) if begun] == [10]
     ((step, event),) = [(step, over) for step, (over, _) in enumerate(sentences) if over]
-    assert step == 12 + CALM_STEPS
+    assert step == 12 + GOOD_STEPS
     assert (event.first_step, event.last_step, event.num_bad) == (10, 12, 2)
     assert detector.open is None
 
 
 def test_bad_steps_far_apart_are_two_events() -> None:
-    values = [9.0 if step in (10, 10 + CALM_STEPS + 1) else 1.0 for step in range(60)]
+    values = [9.0 if step in (10, 10 + GOOD_STEPS + 1) else 1.0 for step in range(60)]
     assert [event.first_step for event in find_events(values, RULE, first_step=100)] == [110, 123]
 
 
