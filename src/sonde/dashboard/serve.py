@@ -51,7 +51,7 @@ from sonde.dashboard.event_page import event_page
 from sonde.dashboard.folder import SONDE, RunFolder
 from sonde.dashboard.frame import whole
 from sonde.dashboard.guard import LOOPBACK, Guard, is_loopback
-from sonde.dashboard.queries import csv_rows, json_answer, look_of, metric_names, run_names
+from sonde.dashboard.queries import csv_rows, json_answer, metric_names, run_names, view_of
 from sonde.dashboard.replaying import AGAIN, YES, how_to_replay
 from sonde.dashboard.runs_page import DEFAULT, NEWEST, ListQuery, runs_page
 from sonde.dashboard.streams import EventStream, changes_of, output_of
@@ -277,8 +277,8 @@ class _Pages:
         query = request.query_params
         metrics = metric_names(request)
         with self.folder.open(query.get("run", "")) as run:
-            look = look_of(request, 1600)
-            return json_answer(run_panels(run.curves(), run.marks(), run.path, look, metrics))
+            view = view_of(request, 1600)
+            return json_answer(run_panels(run.curves(), run.marks(), run.path, view, metrics))
 
     def metrics(self, request: Request) -> Response:
         with self.folder.open(request.query_params.get("run", "")) as run:
@@ -290,9 +290,9 @@ class _Pages:
         names = [name for name in run_names(request) if name in known]
         metrics = metric_names(request) or [LOSS]
         points = max(200, min(1200, 16_000 // max(len(names) * len(metrics), 1)))
-        look = look_of(request, points)
+        view = view_of(request, points)
         return json_answer(
-            compared_data(self.folder, names, look, metrics, query.get("colour", ""))
+            compared_data(self.folder, names, view, metrics, query.get("colour", ""))
         )
 
     def csv(self, request: Request) -> Response:
