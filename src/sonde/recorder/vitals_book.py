@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
+from sonde.forensics.precursors import CLIPPED_SHARE
 from sonde.recorder.update import Update
 
-CLIPPED_SHARE: Final = "clipped_share"
 _NUM_CLIPPED: Final = 100
 """Over so many steps the share of clipped ones is taken."""
 _MAX_HISTORY: Final = 64
