@@ -102,7 +102,9 @@ def _is_one_of_few(values: list[float], event: Event) -> bool:
 
 
 def _early_events(values: list[float], metric: str) -> list[Event]:
-    """Return the events of the first points of a run."""
+    """Return the events of the first points of a run. Their `first_step`, `last_step` and
+    `peak_step` are places in `values`, as those of `find_events` are.
+    """
     events: list[Event] = []
     good: list[float] = []
     for place, value in enumerate(values):
