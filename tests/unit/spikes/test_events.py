@@ -100,3 +100,14 @@ def test_what_is_not_finite_is_the_worst(z: float) -> None:
     merged = merge_events([event(10, 99.0), event(10, z)])
     assert merged is not None
     assert not math.isfinite(merged.z)
+
+
+def test_good_steps_are_stored_under_their_first_name() -> None:
+    detector = EventDetector(RULE)
+    for step, value in enumerate([1.0, 9.0, 1.0, 1.0]):
+        detector.update(step, value)
+    state = detector.state_dict()
+    assert state["num_calm"] == 2  # checkpoints of any age have this key
+    resumed = EventDetector(RULE)
+    resumed.load_state_dict({**state, "num_calm": GOOD_STEPS - 1})
+    assert resumed.update(4, 1.0)[0] is not None
