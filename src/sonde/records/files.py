@@ -280,7 +280,9 @@ def sweep_temporaries(directory: Path) -> None:
 
 
 class _CountedFile(io.RawIOBase):
-    """A new file whose writes all go through `disk`, so that fault tests reach it."""
+    """A new file whose writes all go through `disk`, where fault tests count them and make one
+    fail.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
