@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 from benchmarks.measure import markdown_table
 from benchmarks.traces.generate import SCENARIOS, Trace, frozen_traces
 
-from sonde.spikes.detectors import CALM_STEPS, EventDetector, RelativeRule, Rule, SigmaRule
+from sonde.spikes.detectors import GOOD_STEPS, EventDetector, RelativeRule, Rule, SigmaRule
 from sonde.spikes.robust_rule import RobustRule
 
 _GRACE_STEPS: Final = 5
@@ -87,7 +87,7 @@ class Tally:
 def onsets_of(bad: NDArray[np.bool_]) -> list[int]:
     """Where events begin: bad steps that no bad step precedes closely."""
     steps = np.flatnonzero(bad)
-    return [int(step) for step in steps[np.diff(steps, prepend=-1000) > CALM_STEPS]]
+    return [int(step) for step in steps[np.diff(steps, prepend=-1000) > GOOD_STEPS]]
 
 
 def ours(rule: Rule) -> Detect:

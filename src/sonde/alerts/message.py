@@ -23,8 +23,9 @@ class Alert:
     step: int
     """The step of the event."""
     kind: str
-    """What it is: `spike`, `jump`, `divergence`, `nonfinite`, or what ended a run: `failed`,
-    `killed`.
+    """What it is: `spike`, `jump`, `divergence`, `nonfinite`; `sample` for one that stands out
+    while the mean is as usual; the kind of a quiet failure, such as `no_rate`; from outside, the
+    kind of a finding (curves/judgement.py), or what ended a run: `failed`, `killed`.
     """
     title: str
     """What happened, in a sentence."""

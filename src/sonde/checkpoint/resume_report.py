@@ -1,5 +1,5 @@
 """The resume report: what of a training is as it was when its checkpoint was written, and what is
-not. Needs no torch.
+not. The machine and versions are not here but in forensics/changes.py. Needs no torch.
 
     resumed at step 200 from out/checkpoint-200; not restored: moments, rate
       moments      EMPTY (128 of 128 tensors): the state of the optimizer was not loaded

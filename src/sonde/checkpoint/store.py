@@ -12,8 +12,8 @@ which writes its own part:
     snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the
                 directory, and all agree on it
     write       in any thread: each rank writes its part and tells the others its size and digest;
-                rank 0 then adds the
-                rest of the state and the checksums, and gives the directory its name
+                rank 0 then adds the rest of the state and the checksums, and gives the
+                directory its name
 
 Threads have a process group of their own, so they never interfere with the collectives of training.
 If a rank fails to write or dies, all others are told, and nothing appears under the checkpoint's
@@ -163,6 +163,9 @@ class CheckpointStore:
         return write
 
     def _check_space(self, num_bytes: int) -> None:
+        """Raise if there is no room for a checkpoint of this size: asked at the first save alone.
+        A limit such as the recorder's `max_bytes` is not known here.
+        """
         if not self._space_checked:
             self.folder.storage.check_space(num_bytes + _MARGIN_BYTES)
         self._space_checked = True
@@ -206,7 +209,7 @@ def _all_or_none(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     error = ""
     try:
         yield
-    except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be errors
+    except Exception as failure:  # noqa: BLE001  the other ranks wait to hear of any error
         error = str(failure) or repr(failure)
     with ranks.missing_ranks_named():
         errors = ranks.gather(error, group)
@@ -229,7 +232,7 @@ class Outcome(NamedTuple):
 
 
 def _raise_nothing(error: Exception) -> None:
-    """Drop an error: a save reports its own as an outcome."""
+    """Drop an error: `BackgroundSaver` has put it among its outcomes already."""
     del error
 
 

@@ -1,8 +1,10 @@
 """Load only the weights, for inference or fine-tuning: no trainer, no optimizer, step 0.
 
-load_weights("runs/x", model)                          # of the newest valid checkpoint
-load_weights("runs/x/checkpoints/step-000000001000", model)
-average_weights([folder.at(step) for step in …])       # the mean of several checkpoints' weights
+For example:
+
+    load_weights("runs/x", model)                     # of the newest valid checkpoint
+    load_weights("runs/x/checkpoints/step-000000001000", model)
+    average_weights([folder.at(step) for step in …])  # the mean of several checkpoints' weights
 """
 
 import contextlib

@@ -47,8 +47,9 @@ _NUM_SUSPECTS: Final = 3
 _NUM_STEPS: Final = 3
 _LABEL: Final = 17
 """Width of the labels of a plan."""
-_SURE: Final = 0.8
-_LIKELY: Final = 0.5
+_RED_FROM: Final = 0.8
+_YELLOW_FROM: Final = 0.5
+"""From these confidences on, a cause is drawn in this colour."""
 
 
 def diagnose(
@@ -255,9 +256,9 @@ def _show_advice(console: Console, verdict: Verdict, run: Path) -> None:
 
 
 def _style(confidence: float) -> str:
-    if confidence >= _SURE:
+    if confidence >= _RED_FROM:
         return "bold red"
-    if confidence >= _LIKELY:
+    if confidence >= _YELLOW_FROM:
         return "yellow"
     return "dim"
 

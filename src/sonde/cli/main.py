@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
 from sonde.cli.examples import EXAMPLES
-from sonde.cli.terminal import SafeConsole, guarded
+from sonde.cli.terminal import SafeConsole, made_visible
 from sonde.errors import SondeError
 from sonde.version import __version__
 
@@ -161,7 +161,7 @@ def _what_is_missing(error: CycloptsError) -> str:
 def run(arguments: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
-        with guarded():
+        with made_visible():
             spelled_out = _as_flags(arguments)
             result = build_app("".join(spelled_out[:1]))(spelled_out)
             sys.stdout.flush()

@@ -1,10 +1,13 @@
 """`sonde show`, `sonde plot` and `sonde report`: three ways to look at one run.
 
-`sonde show RUN`: say what it is, how far it got, how well it does, what happened and what to do
-next (cli/story.py); `--all` adds settings, versions, record files and metrics. `sonde plot RUN loss
-lr`: draw its curves in the terminal, with its spikes marked: eight braille dots per character, the
-scale on the left, events marked below the axis. `sonde report RUN -o report.html`: write everything
-about it to one file that can be sent on.
+    sonde show RUN                   what it is, how far it got, how well it does, what happened and
+                                     what to do next (cli/story.py); `--all` adds settings,
+                                     versions, record files and metrics
+    sonde plot RUN loss lr           its curves in the terminal
+    sonde report RUN -o report.html  everything about it in one file that can be sent on
+
+A curve is drawn with eight braille dots per character. Its scale is on the left, and its events are
+marked below the axis.
 """
 
 import shutil
@@ -94,7 +97,7 @@ def _show_all(run: Path, manifest: Manifest, *, json: bool) -> None:
     healing = describe(run)
     resumes = [report.lines() for report in read_reports(run)]
 
-    def show(console: Console) -> None:
+    def print_all(console: Console) -> None:
         width = console.width
         show_story(console, run, everything=True)
         console.width = width
@@ -118,7 +121,7 @@ def _show_all(run: Path, manifest: Manifest, *, json: bool) -> None:
         "healing": healing,
         "resumes": resumes,
     }
-    tell(document, show, json=json)
+    tell(document, print_all, json=json)
 
 
 def _describe_metric(series: Series, name: str) -> dict[str, Any]:

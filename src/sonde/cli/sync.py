@@ -76,7 +76,7 @@ def _copy(run: Path, place: str) -> tuple[list[int], int, list[str]]:
     left_out = []
     names = [name for name in storage_at(run).sizes() if not _stays(name, layout)]
     for name in sorted(
-        names, key=lambda one: (one.endswith(MANIFEST), one != layout.manifest.name, one)
+        names, key=lambda file: (file.endswith(MANIFEST), file != layout.manifest.name, file)
     ):
         with ExitStack() as opened:
             try:

@@ -5,7 +5,7 @@ Sizes, times and durations are formatted in report/wording.py.
 
 Everything printed may come from a file that somebody else wrote, such as a metric's name or a
 sentence of the corpus. All of it passes through `visible` (report/wording.py), which shows control
-characters and bidirectional marks as escapes. Verbs need not call it: `guarded` applies it to
+characters and bidirectional marks as escapes. Verbs need not call it: `made_visible` applies it to
 standard output and standard error, and `SafeConsole` is a rich console that does the same and
 ignores markup.
 
@@ -41,7 +41,7 @@ _WORD: Final = re.compile(r"((?:`[^`\n]*`|[^\s`])+|\S)\s*")
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def made_visible() -> Iterator[None]:
     """Context in which everything written to standard output and standard error is made safe to
     show.
     """

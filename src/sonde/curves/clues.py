@@ -37,6 +37,8 @@ class Guess:
     """
     sentence: str
     """The guess, and what speaks for it."""
+    names_sample: bool = False
+    """Whether the sentence names a single sample."""
 
 
 def beginning(curve: LossCurve, event: Event) -> int:

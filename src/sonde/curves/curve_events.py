@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from sonde.records.columns import Floats, Integers
-from sonde.spikes.detectors import CALM_STEPS, NONFINITE, SPIKE, Event, Score, find_events
+from sonde.spikes.detectors import GOOD_STEPS, NONFINITE, SPIKE, Event, Score, find_events
 from sonde.spikes.robust_rule import RobustRule
 
 _NUM_EARLY: Final = 144
@@ -102,7 +102,9 @@ def _is_one_of_few(values: list[float], event: Event) -> bool:
 
 
 def _early_events(values: list[float], metric: str) -> list[Event]:
-    """Return the events of the first points of a run."""
+    """Return the events of the first points of a run. Their `first_step`, `last_step` and
+    `peak_step` are places in `values`, as those of `find_events` are.
+    """
     events: list[Event] = []
     good: list[float] = []
     for place, value in enumerate(values):
@@ -110,7 +112,7 @@ def _early_events(values: list[float], metric: str) -> list[Event]:
         if score is None:
             if abs(value) < float("inf"):
                 good.append(value)
-        elif events and place - events[-1].last_step <= CALM_STEPS:
+        elif events and place - events[-1].last_step <= GOOD_STEPS:
             events[-1] = events[-1].with_step(place, value, score)
         else:
             events.append(Event.beginning(metric, place, value, score))

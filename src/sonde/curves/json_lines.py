@@ -2,7 +2,6 @@
 MLLOG. Each reader takes lines and yields rows; a line of another kind is skipped. Pure.
 """
 
-import datetime
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from sonde.curves.points import Row, flattened, is_number
 from sonde.log.backend import LOG
 from sonde.log.foreign_lines import PREFIXES
-from sonde.log.lines import LogRecord, parse_log_line
+from sonde.log.lines import LogRecord, parse_log_line, seconds_of_time
 
 _MLLOG: Final = ":::MLLOG "
 _MAX_LINE: Final = 1 << 20
@@ -32,14 +31,14 @@ def rows_of_json_lines(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _time_in(document: dict[str, Any]) -> Row:
-    """Return the time of a line, where it is a date in words."""
+    """Return the time of a line, where it is a date in words. Without a zone it is taken as a time
+    of the machine that reads it.
+    """
     for name in ("timestamp", "time", "asctime", "datetime", "date"):
         written = document.get(name)
-        if isinstance(written, str):
-            try:
-                return {"timestamp": datetime.datetime.fromisoformat(written).timestamp()}
-            except (ValueError, OverflowError):
-                continue
+        seconds = seconds_of_time(written) if isinstance(written, str) else None
+        if seconds is not None:
+            return {"timestamp": seconds}
     return {}
 
 

@@ -50,9 +50,11 @@ class RunStory:
     is_imported: bool
     """Whether another tool logged it."""
     was_recorded: bool
-    """Whether a recorder wrote its events, so that their rows are known."""
+    """Whether a recorder wrote its events, so that their samples are known."""
     has_states: bool
-    """Whether states were kept, so that its steps can be replayed."""
+    """Whether it has a folder of kept states or of checkpoints: without one, no step can be
+    replayed. What is in the folder is not looked at.
+    """
     verdicts: tuple[int, ...]
     """The steps that have a verdict."""
     problems: tuple[str, ...]
@@ -147,7 +149,7 @@ def _beside(curves: RunCurves, name: str | None, steps: Integers) -> Floats:
 
 def _recorded(curve: LossCurve, log: SpikeLog) -> list[Finding]:
     """Return the events that were noticed during training, and what the curve says beside them."""
-    quiet = [finding for finding in judge(curve) if finding.kind not in LOSS_KINDS]
+    others = [finding for finding in judge(curve) if finding.kind not in LOSS_KINDS]
     noticed = []
     for spike in log.spikes:
         if spike.event.kind in LOSS_KINDS:
@@ -157,7 +159,7 @@ def _recorded(curve: LossCurve, log: SpikeLog) -> list[Finding]:
             noticed.append(
                 replace(finding, probably=(*finding.probably[:1], *_worst_row(spike.samples())))
             )
-    found = [*quiet, *noticed, *_outlying(log)]
+    found = [*others, *noticed, *_outlying(log)]
     return sorted(found, key=lambda finding: finding.first_step)
 
 
@@ -178,7 +180,7 @@ def _outlying(log: SpikeLog) -> list[Finding]:
     count = len(log.samples)
     sentence = f"{name} at step {number(worst.step or 0)}, has a loss of {brief(worst.loss or 0.0)}"
     usual = f" where {brief(worst.expected)} is usual for its length" if worst.expected else ""
-    rows = "One row stands" if count == 1 else f"{number(count)} single rows stand"
+    who = "One sample stands" if count == 1 else f"{number(count)} single samples stand"
     guess = Guess(cause="batch", sentence="Their texts: `sonde spikes` shows them.")
     return [
         Finding(
@@ -189,7 +191,7 @@ def _outlying(log: SpikeLog) -> list[Finding]:
             value=worst.loss,
             expected=worst.expected,
             z=worst.z,
-            title=f"{rows} out, though the mean need not show it. The worst, {sentence}{usual}.",
+            title=f"{who} out, though the mean need not show it. The worst, {sentence}{usual}.",
             probably=(guess,),
         )
     ]
@@ -206,6 +208,7 @@ def _worst_row(samples: object) -> tuple[Guess, ...]:
         Guess(
             cause="batch",
             sentence=f"Its worst row is {name}: loss {brief(worst.loss)}{share}.",
+            names_sample=True,
         ),
     )
 

@@ -64,15 +64,13 @@ class Watch:
                 key = (str(run.path), run.name, "event", finding.first_step)
                 if key not in self._seen:
                     self._seen.add(key)
-                    cause = _cause_in_words(finding)
-                    row = finding.probably[1].sentence if len(finding.probably) > 1 else ""
                     alerts.append(
                         Alert(
                             step=finding.first_step,
                             kind=finding.kind,
                             title=finding.title,
-                            cause=cause,
-                            row=row if "row" in row else "",
+                            cause=_cause_in_words(finding),
+                            row=_row_in_words(finding),
                             path=_named(run),
                         )
                     )
@@ -103,6 +101,14 @@ def _cause_in_words(finding: Finding) -> str:
         return ""
     sentence = finding.probably[0].sentence
     return sentence if finding.has_verdict else f"Probably: {sentence}"
+
+
+def _row_in_words(finding: Finding) -> str:
+    """Return the sentence about a sample beside the likeliest cause; empty if there is none."""
+    for guess in finding.probably[1:]:
+        if guess.names_sample:
+            return guess.sentence
+    return ""
 
 
 def _named(run: Account) -> str:

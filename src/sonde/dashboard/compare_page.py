@@ -17,7 +17,7 @@ from sonde.report.axes import AXES, open_axis
 from sonde.report.curve import Curve, Line, breaks, line, panel, smoothed, thin
 from sonde.report.html.markup import Child, Markup, note, section, table, tag
 from sonde.report.html.sections import state
-from sonde.report.panels import Look
+from sonde.report.panels import View
 
 SMOOTHING: Final = (("0", "none"), ("0.5", "a little"), ("2", "some"), ("8", "much"))
 _MAX_SETTINGS: Final = 400
@@ -152,14 +152,14 @@ def _value(text: str | None) -> Child:
 
 
 def compared_data(
-    folder: RunFolder, names: Sequence[str], look: Look, metrics: Sequence[str], colour: str = ""
+    folder: RunFolder, names: Sequence[str], view: View, metrics: Sequence[str], colour: str = ""
 ) -> dict[str, Any]:
     """Return what curve.js draws of several runs, and what each of them lacks.
 
     With `colour`, runs in which this setting has the same value have the same colour.
     """
-    if look.axis not in AXES:
-        raise SettingError(f"x is one of {', '.join(AXES)}, not {look.axis!r:.50}")
+    if view.axis not in AXES:
+        raise SettingError(f"x is one of {', '.join(AXES)}, not {view.axis!r:.50}")
     colours, legend = _colours(folder, names, colour)
     lines: dict[str, list[Line]] = {metric: [] for metric in metrics}
     ends: list[float] = []
@@ -167,7 +167,7 @@ def compared_data(
     for name in names:
         for metric in metrics:
             try:
-                curve = _compared(folder, name, metric, look.axis)
+                curve = _compared(folder, name, metric, view.axis)
             except SettingError as error:
                 missing.append(f"{name} {error.message}")
                 continue
@@ -175,12 +175,12 @@ def compared_data(
                 missing.append(f"{name} cannot be read: {error}")
                 break
             ends += [float(curve.steps[0]), float(curve.steps[-1])]
-            lines[metric] += _drawn(name, curve, look, colours[name])
+            lines[metric] += _drawn(name, curve, view, colours[name])
     height = _HEIGHT if len(metrics) == 1 else _HEIGHT_OF_MANY
     return {
         "panels": [panel(metric, metric, lines[metric], height, None) for metric in metrics],
         "events": [],
-        "axis": look.axis,
+        "axis": view.axis,
         "whole": [min(ends), max(ends)] if ends else None,
         "missing": missing,
         "num_colours": len(set(colours.values())),
@@ -208,12 +208,12 @@ def _colours(
     return {name: ordered.index(value) for name, value in values.items()}, legend
 
 
-def _drawn(name: str, curve: Curve, look: Look, colour: int) -> list[Line]:
+def _drawn(name: str, curve: Curve, view: View, colour: int) -> list[Line]:
     broken_at = breaks(curve)
-    stretch = look.stretch
+    stretch = view.stretch
     drawn = [(name, "line", curve)]
-    if look.smooth > 0:
-        width = float(curve.steps[-1] - curve.steps[0]) * look.smooth / 100
+    if view.smooth > 0:
+        width = float(curve.steps[-1] - curve.steps[0]) * view.smooth / 100
         drawn = [(name, "raw", curve), (name, "line", smoothed(curve, width))]
     made = []
     for label, kind, drawn_curve in drawn:

@@ -20,7 +20,7 @@ from sonde.records.layout import SPIKES, RunLayout
 from sonde.report.facts import attempt_place, attempts, event_facts, open_decoder, read_verdicts
 from sonde.report.html.events import event_list, event_samples
 from sonde.report.html.markup import Child, Markup, note, section, tag
-from sonde.report.html.verdicts import tensors, verdict
+from sonde.report.html.verdicts import tensors, verdict_section
 from sonde.report.marks import RESUMED, SUPERSEDED, Mark, read_marks, superseded
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
@@ -81,7 +81,7 @@ def _what_happened(found: _Attempt, known: Verdict | None, curve: Markup | None)
     if known is None:
         return curve
     remark = superseded(found.path, known.step, known.time)
-    told = verdict(known, found.path, remark, copyable=True)
+    told = verdict_section(known, found.path, remark, copyable=True)
     return tag("div", told, curve, class_="beside")
 
 

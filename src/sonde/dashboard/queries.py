@@ -14,7 +14,7 @@ from sonde.dashboard.folder import RunFolder
 from sonde.dashboard.frame import number, whole
 from sonde.errors import SettingError, SondeError
 from sonde.report.axes import STEP, open_axis
-from sonde.report.panels import Look, Stretch
+from sonde.report.panels import Stretch, View
 
 _MAX_METRICS: Final = 40
 _CSV_ROWS: Final = 5000
@@ -43,11 +43,11 @@ def metric_names(request: Request) -> list[str]:
     return metrics
 
 
-def look_of(request: Request, points: int) -> Look:
+def view_of(request: Request, points: int) -> View:
     """Return how a request wants its curves drawn."""
     query = request.query_params
     rank = query.get("rank")
-    return Look(
+    return View(
         stretch=_stretch(request, points),
         axis=query.get("x", STEP),
         smooth=number(query.get("smooth"), 0.0) or 0.0,

@@ -1,22 +1,20 @@
 """The server: its port, the printed URL, the routes, an HTTP protocol with a request timeout. Runs
 are read in threads.
 
-/                      the runs                         ?q= ?sort= ?col= ?group= ?fold= ?page=
-/run/NAME              curves and events                ?filter= ?rank= ?from= ?to= ?x= ?smooth=
-/run/NAME/step/N       an event: verdict, samples, tensors  ?attempt=
-/run/NAME/samples      the worst samples; likewise checkpoints, check, audit, log, settings
-/compare               several runs                     ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
-/api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
-/csv                   all values of metrics            ?run= ?metric= ?x= ?rank=
-/live                  server-sent events               ?run= ?run=
-/jobs                  the output of a job
-
-    data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
+    /                  the runs             ?q= ?sort= ?col= ?group= ?fold= ?page=
+    /run/NAME          curves and events    ?filter= ?rank= ?from= ?to= ?x= ?smooth=
+    /run/NAME/step/N   an event: verdict, samples, tensors    ?attempt=
+    /run/NAME/samples  the worst samples; likewise checkpoints, check, audit, log, settings
+    /compare           several runs         ?run= ?metric= ?x= ?smooth= ?colour= ?hide=
+    /api/curves, /api/compare, /api/sparks, /api/metrics    points and names, for the script
+    /csv               all values of metrics                ?run= ?metric= ?x= ?rank=
+    /live              server-sent events   ?run= ?run=
+    /jobs              the output of a job
 
 A page is notified within half a second of a write. The message names what changed and contains no
-data: the page then requests what it shows. Resources are bounded: a limited number of streams
-(pages beyond it poll every few seconds), ten minutes per stream, and ten seconds for a client that
-does not read.
+data, as in `data: ["steps.rank0.jsonl"]`: the page then requests what it shows. Resources are
+bounded: a limited number of streams (pages beyond it poll every few seconds), ten minutes per
+stream, and ten seconds for a client that does not read.
 
 Jobs are started by a button, one at a time, each in its own process that ends when the page is
 left, and only with `sonde dashboard --allow-jobs`. A request can only choose `sonde diagnose RUN
@@ -53,7 +51,7 @@ from sonde.dashboard.event_page import event_page
 from sonde.dashboard.folder import SONDE, RunFolder
 from sonde.dashboard.frame import whole
 from sonde.dashboard.guard import LOOPBACK, Guard, is_loopback
-from sonde.dashboard.queries import csv_rows, json_answer, look_of, metric_names, run_names
+from sonde.dashboard.queries import csv_rows, json_answer, metric_names, run_names, view_of
 from sonde.dashboard.replaying import AGAIN, YES, how_to_replay
 from sonde.dashboard.runs_page import DEFAULT, NEWEST, ListQuery, runs_page
 from sonde.dashboard.streams import EventStream, changes_of, output_of
@@ -279,8 +277,8 @@ class _Pages:
         query = request.query_params
         metrics = metric_names(request)
         with self.folder.open(query.get("run", "")) as run:
-            look = look_of(request, 1600)
-            return json_answer(run_panels(run.curves(), run.marks(), run.path, look, metrics))
+            view = view_of(request, 1600)
+            return json_answer(run_panels(run.curves(), run.marks(), run.path, view, metrics))
 
     def metrics(self, request: Request) -> Response:
         with self.folder.open(request.query_params.get("run", "")) as run:
@@ -292,9 +290,9 @@ class _Pages:
         names = [name for name in run_names(request) if name in known]
         metrics = metric_names(request) or [LOSS]
         points = max(200, min(1200, 16_000 // max(len(names) * len(metrics), 1)))
-        look = look_of(request, points)
+        view = view_of(request, points)
         return json_answer(
-            compared_data(self.folder, names, look, metrics, query.get("colour", ""))
+            compared_data(self.folder, names, view, metrics, query.get("colour", ""))
         )
 
     def csv(self, request: Request) -> Response:

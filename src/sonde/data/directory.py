@@ -1,23 +1,20 @@
 """The contents of a data directory: its splits, languages and tokenizer. Another prepared format is
 recognised here.
 
-DATA/
-  train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and
-                                             language
-  tokenizer.json                                                      or dict.txt, tokenizer.model,
-      tokenizer.bytes
-  bad-lines.txt                                                       problems found in the text, if
-      any
+    DATA/
+      one such set for each split and language:
+        train.en.bin  train.en.idx  train.en.json  train.en.lines.npy
+      tokenizer.json  or dict.txt, tokenizer.model, tokenizer.bytes
+      bad-lines.txt   problems found in the text, if any
 
 A directory that `fairseq-preprocess` wrote can be read too, though it has neither checksums nor the
 original text:
 
-    train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of
-                                            two languages, source first
-    dict.en.txt  dict.de.txt                                                            identical if
-                 --joined-dictionary was given
-    train.bin  train.idx  dict.txt                                                      text of one
-                          language (--only-source)
+    a split of two languages, source first:
+      train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx
+      dict.en.txt  dict.de.txt  (identical if --joined-dictionary was given)
+    text of one language (--only-source):
+      train.bin  train.idx  dict.txt
 
 `link_fairseq_names` adds these names to one of our directories, as further names of the same files,
 and writes the dictionaries.

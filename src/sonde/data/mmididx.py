@@ -61,7 +61,7 @@ class Index:
     dtype: np.dtype[np.generic]
     """Type of one token in the `.bin`."""
     num_samples: int
-    """Number of sequences."""
+    """Number of samples, which the formats call sequences."""
     num_documents: int
     """Number of entries in the document index, one more than there are documents; 0 in fairseq's
     dialect.

@@ -9,7 +9,7 @@ itself. gz and zst files (recognised by their first bytes, not by their name) ca
 the front, so their blocks carry their bytes.
 
 Blocks are processed in this process, in a pool of processes, or on a Dask cluster: any `Executor`
-works. `in_order` keeps a bounded number of tasks in recorder and yields results in the order of the
+works. `in_order` keeps a bounded number of tasks under way and yields results in the order of the
 tasks, so that neither a decompressed corpus nor its results pile up in memory.
 """
 
@@ -110,9 +110,9 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
     try:
         lines = content.decode().split("\n")
     except UnicodeDecodeError:
-        rows = content.split(b"\n")
-        lines = [row.decode(errors="replace") for row in rows]
-        broken = [number for number, row in enumerate(rows) if lines[number].encode() != row]
+        raw_lines = content.split(b"\n")
+        lines = [raw.decode(errors="replace") for raw in raw_lines]
+        broken = [number for number, raw in enumerate(raw_lines) if lines[number].encode() != raw]
     wrong = np.zeros(len(lines), np.uint8)
     if len(content) > max_line_bytes:
         ends = np.append(np.flatnonzero(np.frombuffer(content, np.uint8) == 10), len(content))
@@ -206,8 +206,8 @@ def first_bytes(path: Path) -> bytes:
 def open_executor(
     workers: int, address: str | None = None
 ) -> Iterator[tuple[Executor | None, int]]:
-    """Yield an executor (None: this process) and the number of tasks to keep in recorder. `address`
-    is `dask://HOST:PORT` or None.
+    """Yield an executor (None: this process) and the number of tasks to keep under way.
+    `address` is `dask://HOST:PORT` or None.
     """
     check_at_least(1, workers=workers)
     if address is not None:

@@ -90,11 +90,11 @@ class Sidecar:
     languages: tuple[str, ...]
     """All languages of the split, source first."""
     num_samples: int
-    """Number of sequences."""
+    """Number of samples."""
     num_tokens: int
     """Number of tokens, including end-of-sequence tokens."""
     source: str
-    """The text file it was made from."""
+    """The text file it was made from; empty if sonde did not make it."""
     num_source_lines: int
     """Number of lines of that text."""
     left_out: dict[str, int]
@@ -216,7 +216,7 @@ def _spot_digest(path: Path) -> str:
 
 
 class TokenFile:
-    """All sequences of one language, by number."""
+    """All samples of one language, by number."""
 
     def __init__(self, prefix: Path | str) -> None:
         self.prefix = Path(prefix)

@@ -3,11 +3,23 @@
     what_preceded(vitals, step)
 
 `vitals` are those that the recorder measured every few dozen steps (recorder/vitals.py), by name.
+The names are here, because the recorder knows this package and not the other way round.
 """
 
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
+
+UPDATE_NORM: Final = "update_norm"
+"""The size of the update."""
+UPDATE_RATIO: Final = "update_ratio"
+"""The size of the update relative to that of the weights."""
+OUTPUT_NORM: Final = "output_norm"
+"""The size of the output layer's weights."""
+CLIPPED_SHARE: Final = "clipped_share"
+"""The share of the last steps whose gradients were clipped."""
+GROUP_NORM: Final = "grad_norm.group"
+"""The gradient norm of a parameter group, whose number follows."""
 
 _WINDOW: Final = 1000
 """How many steps before an event count."""
@@ -18,7 +30,6 @@ _LARGE_GROUP: Final = 5.0
 _CALM_GROUP: Final = 2.0
 _MANY_CLIPPED: Final = 0.5
 _FEW_CLIPPED: Final = 0.1
-_GROUP: Final = "grad_norm.group"
 
 Vitals = Sequence[tuple[int, Mapping[str, float]]]
 """Steps and what was measured there, oldest first."""
@@ -40,7 +51,7 @@ def _series(recent: Vitals, name: str) -> list[tuple[int, float]]:
 
 
 def _output(recent: Vitals) -> str:
-    series = _series(recent, "output_norm")
+    series = _series(recent, OUTPUT_NORM)
     if len(series) < _MIN_LOOKS:
         return ""
     last_step, last = series[-1]
@@ -54,7 +65,7 @@ def _output(recent: Vitals) -> str:
 
 
 def _update(recent: Vitals) -> str:
-    series = _series(recent, "update_norm")
+    series = _series(recent, UPDATE_NORM)
     if len(series) < _MIN_LOOKS:
         return ""
     last_step, last = series[-1]
@@ -68,7 +79,7 @@ def _update(recent: Vitals) -> str:
 
 
 def _clipping(recent: Vitals) -> str:
-    series = _series(recent, "clipped_share")
+    series = _series(recent, CLIPPED_SHARE)
     if len(series) < _MIN_LOOKS:
         return ""
     last_step, last = series[-1]
@@ -86,14 +97,14 @@ def _groups(recent: Vitals) -> list[str]:
     growths = {}
     for name in recent[-1][1]:
         series = _series(recent, name)
-        if name.startswith(_GROUP) and len(series) >= _MIN_LOOKS:
+        if name.startswith(GROUP_NORM) and len(series) >= _MIN_LOOKS:
             usual = median([value for _, value in series[:-1]])
             if usual > 0:
                 growths[name] = series[-1][1] / usual
     if not any(growth < _CALM_GROUP for growth in growths.values()):
         return []
     return [
-        f"the gradients of parameter group {name.removeprefix(_GROUP)} had grown to"
+        f"the gradients of parameter group {name.removeprefix(GROUP_NORM)} had grown to"
         f" {growth:.1f} times their usual norm at step {recent[-1][0]}"
         for name, growth in growths.items()
         if growth >= _LARGE_GROUP

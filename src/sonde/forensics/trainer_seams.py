@@ -223,8 +223,8 @@ def refuse_wrapped(model: torch.nn.Module) -> None:
             f"a model in {type(model).__name__} cannot be replayed",
             cause="a replay needs the bare model, whole on each rank",
             hint=(
-                "let the recipe return the model before it is wrapped; its sums are equal up to"
-                " rounding, not bitwise"
+                "let the recipe return the bare model. Its losses are then those of the run up to"
+                " rounding, not to the bit"
             ),
         )
 

@@ -1,5 +1,6 @@
-"""The result of a diagnosis of one step: causes by confidence, with evidence and advice; as text
-and as a file.
+"""The result of a diagnosis of one step: causes by confidence, with evidence and advice; as plain
+data and as a file. Its words on a page are made in report/html/verdicts.py, those in a terminal in
+cli/diagnose.py.
 
 The verdict on a step that holds now is `forensics/verdict-{step}.json` in the run; every one that
 was ever reached is a line of `forensics/verdicts.jsonl` (docs/formats/verdict.md). Reading and

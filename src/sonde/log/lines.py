@@ -37,6 +37,10 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a glob or a run directory, or a list of them."""
 
 _RANK: Final = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d.\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE
+)
+"""A date and a time: up to the seconds, their fraction, the zone."""
 
 
 def find_log_files(source: Source) -> list[Path]:
@@ -188,7 +192,7 @@ def _timestamp(value: Mapping[str, Any]) -> float | None:
     """Return when a record was written; foreign lines have the local time alone."""
     if "timestamp" in value:
         return _seconds(value["timestamp"])
-    return _local_seconds(value.get("datetime"))
+    return seconds_of_time(str(value.get("datetime")))
 
 
 def _seconds(value: object) -> float | None:
@@ -199,12 +203,30 @@ def _seconds(value: object) -> float | None:
         return None
 
 
-def _local_seconds(local_time: object) -> float | None:
-    """Return a local time in seconds since the epoch; None if it is not a valid time."""
+def seconds_of_time(written: str) -> float | None:
+    """Return a written time in seconds since the epoch; None if it is not a valid time. A time
+    without a zone is taken as that of the machine that reads it.
+    """
     try:
-        return datetime.datetime.fromisoformat(str(local_time)).timestamp()
+        return datetime.datetime.fromisoformat(normalised_time(written)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def normalised_time(written: str) -> str:
+    """Return a time as `fromisoformat` of Python 3.10 can read it: a point and six digits for a
+    fraction, `+00:00` for `Z`. What is no time is returned as it is.
+    """
+    match = _TIME.fullmatch(written)
+    if match is None:
+        return written
+    seconds, fraction, zone = match.groups()
+    if fraction:
+        seconds += f".{fraction[:6]:0<6}"
+    if not zone:
+        return seconds
+    digits = "+0000" if zone in "Zz" else zone.replace(":", "")
+    return f"{seconds}{digits[:3]}:{digits[3:]}"
 
 
 def merge_by_time(files: Sequence[Sequence[LogRecord]]) -> list[LogRecord]:

@@ -1,5 +1,8 @@
-"""What the disk budget allows, known before anything is written: the size of a state, how many of
-them, and what to say about it.
+"""What the option `max_bytes` allows, known before anything is written: the size of a state, how
+many of them, and what to say about it.
+
+`max_bytes` is all that the budget knows. Whether the disk has that much room is not asked here: the
+checkpoint store asks it at the first save (checkpoint/store.py).
 
 The size is that of all tensors of the state, over all ranks. Moments that the optimizer has not
 made yet are counted as torch's optimizers make them: two of each weight if it has betas, one if it

@@ -99,9 +99,9 @@ class Keeper:
         event began.
         """
 
-    def is_due(self, num_updates: int) -> bool:
-        """Return whether the state after `num_updates` updates should be kept, or batches from it
-        on.
+    def has_work_at(self, num_updates: int) -> bool:
+        """Return whether `keep_state` is to be called after `num_updates` updates: a state is due,
+        batches are to be kept from there on, or how often states are kept is to be planned anew.
         """
         if not self._has_started:
             keeps_any = self.keeps_states or self._keeps_batches
@@ -112,8 +112,10 @@ class Keeper:
         return num_updates % schedule.every == 0 or num_updates == schedule.check_at
 
     def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
-        """Keep the current state after `num_updates` updates. Every rank must call this.
+        """At a point where a state may be kept: keep it, or only plan anew. Every rank must call
+        this.
 
+        The state is that after `num_updates` updates.
         `before` is the current update, at which an event began and which has not been applied yet.
         """
         is_first = not self._has_started
@@ -137,7 +139,7 @@ class Keeper:
         self._report()
         state = _collected(self._training, self._guard, before)
         self.keeps_states = state is not None
-        if state is None or not self._fits(state):
+        if state is None or not self._plan_for(state):
             return
         if is_first:
             started = perf_counter()  # what is done once is no part of what a state costs
@@ -237,7 +239,7 @@ class Keeper:
         """Write an update: its batches first, if they are kept, and then its record."""
         if keeps_batches and self._file is not None:
             self._add(self._file, update)
-        record = _record_of(update, self._vitals.read(update))
+        record = _record_of(update, self._vitals.note(update))
         if record is not None:
             self._write_record(update, record)
         update.is_written = True
@@ -304,9 +306,9 @@ class Keeper:
     def _on_error(self, error: Exception) -> None:
         self._guard.tell("failed", f"the recorder cannot write: {error!r}")
 
-    def _fits(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a state fits into the budget, before it is written; if not, none are kept
-        any more. Every rank must call this.
+    def _plan_for(self, state: Mapping[str, Any]) -> bool:
+        """Plan how many states of this size are kept, before the first is written. Returns False
+        if a single one exceeds the budget: then none are kept any more. Every rank must call this.
         """
         size = budget.size_of_state(state, self._training.optimizer)
         self.plan = budget.plan_states(size, self._options)

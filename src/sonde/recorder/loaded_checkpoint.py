@@ -61,14 +61,15 @@ class LoadedCheckpoint:
         self._training.restore(state)
 
 
-def loaded_step(training: Training, run: Path, before: int | None) -> int:
+def loaded_step(training: Training, run: Path, replayed: int | None) -> int:
     """Return after how many updates the state is that the script has loaded. Every rank must call
-    this. Raises if the run knows no such state, or if it is not `before` that step.
+    this. `replayed` is the step that is to be replayed, or None if that is not known yet: raises
+    if the state is not from before it, or if the run knows no such state.
     """
     log = read_digests_of_rank(run, ranks.rank())
-    step, problem = _find(log, _digest_now(training), before)
+    step, problem = _find(log, _digest_now(training), replayed)
     of_ranks = ranks.gather([step, problem])
-    known = [str(checkpoint) for checkpoint in script_checkpoints(log.states, before)]
+    known = [str(checkpoint) for checkpoint in script_checkpoints(log.states, replayed)]
     hint = "the run has recorded no checkpoint: call recorder.checkpoint(path) after each"
     if known:
         hint = f"let the script resume from {', '.join(known[-_NUM_NAMED:])}"
@@ -76,12 +77,12 @@ def loaded_step(training: Training, run: Path, before: int | None) -> int:
         if found is None:
             where = f"on rank {rank}, " if len(of_ranks) > 1 else ""
             cause = f"{where}{why}"
-            raise SettingError(_refusal(before), cause=cause, hint=hint)
+            raise SettingError(_refusal(replayed), cause=cause, hint=hint)
     steps = {found for found, _ in of_ranks}
     if len(steps) > 1:
         texts = [f"{found} on rank {rank}" for rank, (found, _) in enumerate(of_ranks)]
         cause = f"the ranks have loaded different checkpoints: after {', '.join(texts)} steps"
-        raise SettingError(_refusal(before), cause=cause, hint=hint)
+        raise SettingError(_refusal(replayed), cause=cause, hint=hint)
     assert step is not None
     return step
 
@@ -102,8 +103,8 @@ def check_batches(kept: Sequence[int], loaded: int, step: int) -> None:
     )
 
 
-def _refusal(before: int | None) -> str:
-    what = "the run" if before is None else f"step {before}"
+def _refusal(replayed: int | None) -> str:
+    what = "the run" if replayed is None else f"step {replayed}"
     return f"{what} cannot be replayed from what the script has loaded"
 
 
@@ -113,7 +114,7 @@ def _digest_now(training: Training) -> StateDigest:
         return take_digest(live, 0, world_size=ranks.world_size())
 
 
-def _find(log: DigestLog, now: StateDigest, before: int | None) -> tuple[int | None, str]:
+def _find(log: DigestLog, now: StateDigest, replayed: int | None) -> tuple[int | None, str]:
     """Return the step of the loaded state, or None and why it is not known."""
     same = [state for state in log.states if resume_state.has_weights_of(state, now)]
     if not same:
@@ -123,7 +124,7 @@ def _find(log: DigestLog, now: StateDigest, before: int | None) -> tuple[int | N
         problem = _difference(state, now)
         if problem:
             continue
-        if before is not None and state.step >= before:
+        if replayed is not None and state.step >= replayed:
             problem = f"it is at the state after {state.step} steps, which is not before the step"
             continue
         return state.step, ""

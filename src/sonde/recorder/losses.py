@@ -85,15 +85,12 @@ class TokenLossCapture(TorchFunctionMode):
         target = given["target"]
         if target.is_floating_point():
             return  # probabilities, not tokens
-        if not _compares_rows(given["input"], target):
-            with torch.no_grad():
-                self.found.append(
-                    (
-                        func(**given).detach().float(),
-                        target.detach(),
-                        target != given["ignore_index"],
-                    )
-                )
+        if _compares_rows(given["input"], target):
+            return  # no row has a loss of its own
+        with torch.no_grad():
+            losses = func(**given).detach().float()
+            counts = target != given["ignore_index"]
+            self.found.append((losses, target.detach(), counts))
 
 
 def rows_given(losses: Any, batch: Any) -> list[RowLosses]:

@@ -115,7 +115,7 @@ class Pipeline(Observer):
         update = self._update
         if update is None:
             update = self._begin_update()
-            if self._keeper.is_due(self.num_updates):
+            if self._keeper.has_work_at(self.num_updates):
                 self._keeper.keep_state(self.num_updates)
                 self.intake.look_again()
             if self.state_watch.is_waiting:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from sonde.data.skip_list import CONTENT
+from sonde.forensics.precursors import UPDATE_RATIO
 from sonde.recorder.alerting import EventAlerts
 from sonde.recorder.batch_tree import named_rows
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.memory import MemoryWatch
 from sonde.recorder.update import MicroBatch, Update
-from sonde.recorder.vitals import UPDATE_RATIO
 from sonde.records.journal import read_events
 from sonde.run import Run
 from sonde.spikes.label_order import LabelOrder

@@ -16,6 +16,7 @@ from sonde.spread import Spread
 _NUM: Final = 8
 """How many losses are compared."""
 _NUM_BEFORE: Final = 32
+"""With how many losses from before the resume."""
 _FAR: Final = 4.0
 """The losses are higher if their median is this many deviations above."""
 _SHARE: Final = 0.1
@@ -23,13 +24,16 @@ _SHARE: Final = 0.1
 
 
 class HigherLosses(NamedTuple):
-    """The loss rose at a resume."""
+    """What is told when the loss rose at a resume."""
 
     step: int
     """The first step after it."""
     title: str
+    """What happened, as the beginning of a sentence."""
     value: float
+    """The median of the losses after it."""
     expected: float
+    """The median of the losses that they are compared with."""
 
 
 class ResumeLosses:
@@ -58,7 +62,10 @@ class ResumeLosses:
 def compare_losses(
     losses: list[float], steps: Mapping[int, StepRecord], from_step: int, first: int
 ) -> HigherLosses | None:
-    """Return whether the first losses after a resume are far higher than before."""
+    """Return what to tell if the first losses after a resume are far higher than before; None if
+    they are not, or if too few are known. `steps` are the updates recorded before the restart,
+    `from_step` is the step of the checkpoint, and `first` the first step after it.
+    """
     before = [
         steps[at].loss for at in range(from_step - _NUM_BEFORE + 1, from_step + 1) if at in steps
     ]

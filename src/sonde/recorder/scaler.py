@@ -27,11 +27,11 @@ _MANY_SKIPS: Final = 25
 2**16, a scaler is down at 1 after 16.
 """
 _NUM_RECENT: Final = 30
+"""So many of the last updates are looked at for skips that are not in a row."""
 _MOST: Final = 20
+"""So many skips among them are an event too, if enough updates were made in between."""
 _LEAST_MADE: Final = 3
-"""So many skips among the last `_NUM_RECENT` updates are an event too, if at least so many updates
-were made in between: then the scale does not come down, it goes up again and again.
-"""
+"""So many are enough: then the scale does not come down, it goes up again and again."""
 
 
 def find_scalers(

@@ -1,5 +1,6 @@
-"""What grows before a spike, measured every 50 updates: the size of the update, also relative to
-the weights, the output layer's weights, and the gradient norm of every parameter group.
+"""What may grow before a spike, measured every 50 updates if the option `vitals` is set: the size
+of the update, also relative to the weights, the output layer's weights, and the gradient norm of
+up to eight parameter groups.
 
 Of a tensor of more than 262,144 values a sample of 65,536 is read, and its squares are scaled up,
 so little memory is needed for the weights before the update. Nothing waits for a device: values on
@@ -14,16 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from sonde.checkpoint.digest import sample_of
+from sonde.forensics.precursors import GROUP_NORM, OUTPUT_NORM, UPDATE_NORM, UPDATE_RATIO
 from sonde.log.device import begin_copy
 from sonde.recorder.guard import Guard, guarded
 from sonde.recorder.hooks import norm_of_gradients
 from sonde.recorder.training import Training
 from sonde.recorder.update import Measured, Update
-
-UPDATE_NORM: Final = "update_norm"
-UPDATE_RATIO: Final = "update_ratio"
-OUTPUT_NORM: Final = "output_norm"
-GROUP_NORM: Final = "grad_norm.group"
 
 EVERY: Final = 50
 """How many updates pass between two measurements."""

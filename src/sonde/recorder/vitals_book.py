@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
+from sonde.forensics.precursors import CLIPPED_SHARE
 from sonde.recorder.update import Update
 
-CLIPPED_SHARE: Final = "clipped_share"
 _NUM_CLIPPED: Final = 100
 """Over so many steps the share of clipped ones is taken."""
 _MAX_HISTORY: Final = 64
@@ -22,8 +22,10 @@ class VitalsBook:
         """The last vitals, by step, oldest first."""
         self._clipped: deque[bool] = deque(maxlen=_NUM_CLIPPED)
 
-    def read(self, update: Update) -> Mapping[str, float]:
-        """Return the vitals of an update; empty if none were measured."""
+    def note(self, update: Update) -> Mapping[str, float]:
+        """Read and remember the vitals of an update, and return them; empty if none were measured.
+        Every update is to be noted: the share of clipped steps is taken over all.
+        """
         if update.clip_limit is not None and update.grad_norm is not None:
             self._clipped.append(update.grad_norm > float(update.clip_limit))
         if update.vitals is None:

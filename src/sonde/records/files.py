@@ -226,7 +226,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISLNK(found.st_mode):
             _check_regular(found, path)
     temporary = temporary_name(path)
-    file = io.BufferedWriter(_SeamFile(temporary), buffer_size=1 << 20)
+    file = io.BufferedWriter(_CountedFile(temporary), buffer_size=1 << 20)
     try:
         with file:
             yield cast("BinaryIO", file)
@@ -279,8 +279,10 @@ def sweep_temporaries(directory: Path) -> None:
                     entry.unlink()
 
 
-class _SeamFile(io.RawIOBase):
-    """A new file whose writes all go through `disk`, so that fault tests reach it."""
+class _CountedFile(io.RawIOBase):
+    """A new file whose writes all go through `disk`, where fault tests count them and make one
+    fail.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ class RunLayout:
 
     def verdict(self, step: int) -> Path:
         """Return the file with the verdict on one step."""
-        if step < 0:
+        if step < 0:  # a loop of one's own may number its first step 0
             raise SettingError(f"a step is 0 or more, not {step}")
         return self.forensics / f"verdict-{step}.json"
 

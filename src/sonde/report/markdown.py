@@ -1,6 +1,7 @@
-"""The report as Markdown, for an issue or a wiki, with sparklines instead of curves.
+"""The report as Markdown, for an issue or a wiki, with sparklines instead of curves: made from the
+HTML parts, so both say the same.
 
-It is converted from the HTML page, so both say the same. Untrusted text stays text: it is escaped,
+Untrusted text stays text: it is escaped,
 or put in a fence that it cannot close.
 """
 

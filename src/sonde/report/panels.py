@@ -63,7 +63,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class View:
     """How curves are drawn."""
 
     stretch: Stretch
@@ -79,22 +79,22 @@ class Look:
 
 
 def run_panels(
-    curves: RunCurves, marks: Sequence[Mark], run: Path, look: Look, metrics: Sequence[str] = ()
+    curves: RunCurves, marks: Sequence[Mark], run: Path, view: View, metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return what curve.js draws of a run: the usual panels, or one per metric."""
     marks = worst_marks(marks, _MAX_MARKS)
     try:
-        axis = open_axis(look.axis, curves, run)
+        axis = open_axis(view.axis, curves, run)
     except NotRecordedError as error:
         problem = f"This run {error.message}."
         return {"panels": [], "events": [], "axis": STEP, "whole": None, "missing": [problem]}
-    drawing = _Drawing(curves, marks, look, axis)
+    drawing = _Drawing(curves, marks, view, axis)
     absent = [title for title in metrics or USUAL if not drawing.add(title)]
     missing = [_unknown(curves, name) for name in absent] if metrics else []
     return {
         "panels": drawing.panels,
         "events": [_event(mark, axis) for mark in marks],
-        "axis": look.axis,
+        "axis": view.axis,
         "whole": drawing.whole(),
         "missing": missing,
     }
@@ -114,11 +114,11 @@ def sections(curves: RunCurves) -> list[dict[str, Any]]:
 class _Drawing:
     """Panels of one run, one after another."""
 
-    def __init__(self, curves: RunCurves, marks: Sequence[Mark], look: Look, axis: Axis) -> None:
+    def __init__(self, curves: RunCurves, marks: Sequence[Mark], view: View, axis: Axis) -> None:
         self.panels: list[dict[str, Any]] = []
         self._curves = curves
         self._marks = marks
-        self._look = look
+        self._view = view
         self._axis = axis
         steps = [step for mark in marks for step in (mark.step, mark.peak_step or mark.step)]
         self._around = axis.places(np.array(steps, np.int64)).tolist()
@@ -133,7 +133,7 @@ class _Drawing:
         lines = self._ghosts(curve)
         validation = None
         if title == LOSS:
-            validation = self._curves.read_usual(VALIDATION_LOSS, self._look.rank)
+            validation = self._curves.read_usual(VALIDATION_LOSS, self._view.rank)
         lines += self._lines("" if validation is None else "train", drawn)
         if validation is not None and len(validation):
             over = self._axis.of(validation)
@@ -144,7 +144,7 @@ class _Drawing:
             lines.append(line("at events", "peaks", self._thin(peaks)))
         self._extend(drawn)
         height = USUAL.get(title, HEIGHT)
-        seen = self._look.stretch.of(drawn)
+        seen = self._view.stretch.of(drawn)
         self.panels.append(panel(title, title, lines, height, seen))
         return True
 
@@ -155,7 +155,7 @@ class _Drawing:
         return [min(first for first, _ in self._ends), max(last for _, last in self._ends)]
 
     def _read(self, title: str) -> Curve | None:
-        rank = self._look.rank
+        rank = self._view.rank
         if title in CURVES:
             found = self._curves.read_usual(title, rank)
             if found is not None:
@@ -166,18 +166,18 @@ class _Drawing:
         self._ends.append((float(curve.steps[0]), float(curve.steps[-1])))
 
     def _thin(self, curve: Curve) -> Curve:
-        look = self._look
-        seen = look.stretch.of(curve)
-        return thin(seen, look.stretch.points, around=self._around, reach=look.reach)
+        view = self._view
+        seen = view.stretch.of(curve)
+        return thin(seen, view.stretch.points, around=self._around, reach=view.reach)
 
     def _lines(self, label: str, curve: Curve) -> list[Line]:
         """Return the curve; or if it is smoothed, the raw one behind the smooth one."""
         if not len(curve.finite()):
             return []
         broken_at = breaks(curve)
-        if not self._look.smooth > 0:
+        if not self._view.smooth > 0:
             return [line(label, "line", self._thin(curve), broken_at)]
-        width = float(curve.steps[-1] - curve.steps[0]) * self._look.smooth / 100
+        width = float(curve.steps[-1] - curve.steps[0]) * self._view.smooth / 100
         smooth = smoothed(curve, width)
         return [
             line("", "raw", self._thin(curve), broken_at),
@@ -186,7 +186,7 @@ class _Drawing:
 
     def _ghosts(self, curve: Curve) -> list[Line]:
         """Return the stretches that a restart replaced."""
-        if self._look.rank is not None:
+        if self._view.rank is not None:
             return []
         replaced = self._curves.superseded(curve.name)[-_MAX_SUPERSEDED:]
         lines = []

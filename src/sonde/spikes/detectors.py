@@ -1,7 +1,7 @@
 """The base class of detection rules, three simple rules (threshold, factor, standard deviations),
 and how scores become events.
 
-A rule is a frozen setting. It judges one number after another using a `State` that it created, and
+A rule is a frozen setting. It judges one number after another using a state that it created, and
 learns from the good ones: bad and non-finite numbers never enter the history. Numbers beyond 1e100
 count as 1e100, so that sums and squares do not overflow. The state is small and plain, so that it
 can be saved in a checkpoint.
@@ -10,7 +10,7 @@ A `Window` keeps the last numbers both in order of time and sorted by size. For 
 one takes 1 µs, the median is free, and the median absolute deviation takes 2 µs by bisection.
 
 A burst of bad steps is one event with a span, reported once when it begins and once when it is
-over, after `CALM_STEPS` good steps. Its kind is final only then: a SPIKE whose bad steps went on
+over, after `GOOD_STEPS` good steps. Its kind is final only then: a SPIKE whose bad steps went on
 for `JUMP_STEPS` was a JUMP. What is far worse than the event so far is another event: a number that
 is not finite, one that is `_FAR_WORSE` times as high after good steps, or `_LEAP` times at once.
 """
@@ -38,7 +38,7 @@ JUMP: Final = "jump"
 
 LARGEST: Final = 1e100
 """Rules treat larger numbers as this."""
-CALM_STEPS: Final = 12
+GOOD_STEPS: Final = 12
 """This many good steps end an event."""
 JUMP_STEPS: Final = 24
 """This many consecutive bad steps are a new level: the event is a jump, and the default rule
@@ -303,7 +303,9 @@ class Event:
     kind: str
     """SPIKE, NONFINITE, DIVERGENCE or JUMP."""
     metric: str
-    """`loss` or `grad_norm`."""
+    """`loss`, `grad_norm`, `matched_loss` (the mean adjusted for the lengths of its samples), or
+    the name that `find_events` was given.
+    """
     first_step: int
     """The step at which it began."""
     last_step: int
@@ -375,7 +377,7 @@ class EventDetector:
         self.open: Event | None = None
         """The event that has begun and is not over, if any."""
         self._state = rule.start()
-        self._num_calm = 0
+        self._num_good = 0
 
     def update(self, step: int, value: float) -> tuple[Event | None, Event | None]:
         """Judge the value of a step. Returns the event that ends with it and the event that begins
@@ -386,14 +388,14 @@ class EventDetector:
         if not score.kind:
             if event is None:
                 return None, None
-            self._num_calm += 1
-            if self._num_calm < CALM_STEPS:
+            self._num_good += 1
+            if self._num_good < GOOD_STEPS:
                 return None, None
             self.open = None
             return event, None
-        is_after_calm = self._num_calm > 0
-        self._num_calm = 0
-        if event is not None and not _is_another(event, value, score, is_after_calm=is_after_calm):
+        is_after_good = self._num_good > 0
+        self._num_good = 0
+        if event is not None and not _is_another(event, value, score, is_after_good=is_after_good):
             self.open = event.with_step(step, value, score)
             return None, None
         self.open = Event.beginning(self.metric, step, value, score)
@@ -405,7 +407,7 @@ class EventDetector:
             "rule": type(self.rule).__name__,
             "state": self.rule.pack(self._state),
             "open": asdict(self.open) if self.open else None,
-            "num_calm": self._num_calm,
+            "num_calm": self._num_good,  # its first name, for the files
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -414,15 +416,15 @@ class EventDetector:
             return
         self._state = self.rule.unpack(state["state"])
         self.open = Event(**state["open"]) if state["open"] else None
-        self._num_calm = state["num_calm"]
+        self._num_good = state["num_calm"]
 
 
-def _is_another(event: Event, value: float, score: Score, *, is_after_calm: bool) -> bool:
+def _is_another(event: Event, value: float, score: Score, *, is_after_good: bool) -> bool:
     """Return whether a bad number begins an event of its own although another one is open."""
     if NONFINITE in (score.kind, event.kind):
         return event.kind != NONFINITE
     height = value - score.baseline
-    factor = _FAR_WORSE if is_after_calm else _LEAP
+    factor = _FAR_WORSE if is_after_good else _LEAP
     return height > factor * (event.peak - event.baseline)
 
 

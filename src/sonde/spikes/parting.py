@@ -1,5 +1,6 @@
 """Training and validation that part: the validation loss rises from evaluation to evaluation while
-the training loss goes on falling. Told as a fact: a training may be meant to go on. Pure.
+the training loss goes on falling. Asked of recorded curves only (curves/judgement.py), not by the
+recorder, and told as a fact: a training may be meant to go on. Pure.
 """
 
 from typing import Final, NamedTuple

@@ -1,5 +1,5 @@
-"""Judge the single samples of a step, by their losses and, if characters can be counted, by their
-bits per character.
+"""Judge the single samples of a step by their losses, or by their bits per character where no loss
+stands out and characters can be counted; and their mean, adjusted for their lengths.
 """
 
 from collections.abc import Callable, Mapping, Sequence

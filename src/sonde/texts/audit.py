@@ -79,8 +79,8 @@ class AuditFinding(NamedTuple):
     kind: str
     """The kind of the text's strongest sign."""
     number: int
-    """The index of the text in the corpus, from 0: its line number, or its sample number in a data
-    directory.
+    """The place of the text in the corpus, from 0: its line number less 1, or its sample number in
+    a data directory.
     """
     text: str
     """The beginning of the text, or of source and target for a pair."""

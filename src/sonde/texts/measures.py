@@ -1,10 +1,10 @@
 """Cheap statistics of thousands of texts at once, used to screen texts before a closer look.
 
 The texts are concatenated into one array of characters, and each statistic takes a few array
-operations over all of it, at tens of megabytes per second. The class (letter, digit, sign, control,
-…), script and case-folded form of a character come from tables, which are filled when a character
-first occurs. `settled` shrinks the shares of short texts towards the usual value, because five
-words say little.
+operations over all of it, at tens of megabytes per second. The class (letter, digit, symbol,
+control, …), script and case-folded form of a character come from tables, which are filled when a
+character first occurs. `settled` shrinks the shares of short texts towards the usual value, because
+five words say little.
 """
 
 import re
@@ -24,11 +24,11 @@ UPPER: Final = 1
 DIGIT: Final = 2
 SPACE: Final = 3
 PUNCTUATION: Final = 4
-SIGN: Final = 5
+SYMBOL: Final = 5
 """Characters common in markup, code, tables and logs but rare in prose: < > { } [ ] = _ | and
 similar.
 """
-SYMBOL: Final = 6
+OTHER_SYMBOL: Final = 6
 """Emoji, arrows and currency symbols."""
 CONTROL: Final = 7
 BROKEN: Final = 8
@@ -56,7 +56,7 @@ letter.
 """
 _SCRIPT_OF_NAME: Final = {name.upper(): number for number, name in enumerate(SCRIPTS) if number > 1}
 _CLASS_OF_CHARACTER: Final = {
-    **dict.fromkeys("<>{}[]=_|\\/&#*^~$@%+`", SIGN),
+    **dict.fromkeys("<>{}[]=_|\\/&#*^~$@%+`", SYMBOL),
     **dict.fromkeys("\t\n\r\v\f", SPACE),
     "\ufffd": BROKEN,
 }
@@ -168,7 +168,7 @@ def _fill(code: int) -> None:
 def _class_of(character: str, category: str) -> int:
     if character in _CLASS_OF_CHARACTER:
         return _CLASS_OF_CHARACTER[character]
-    return _CLASS_OF_CATEGORY.get(category, _CLASS_OF_CATEGORY.get(category[0], SYMBOL))
+    return _CLASS_OF_CATEGORY.get(category, _CLASS_OF_CATEGORY.get(category[0], OTHER_SYMBOL))
 
 
 class Words(NamedTuple):

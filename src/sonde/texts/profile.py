@@ -138,7 +138,7 @@ class CorpusProfile:
                 "capitals", counts[:, measures.UPPER], num_letters, _FEW_LETTERS
             ),
             "digits": self._settled("digits", counts[:, measures.DIGIT], filled, _FEW_LETTERS),
-            "signs": self._settled("signs", counts[:, measures.SIGN], filled, _FEW_LETTERS),
+            "symbols": self._settled("symbols", counts[:, measures.SYMBOL], filled, _FEW_LETTERS),
             "foreign_letters": self._letters_outside(self.scripts, laid, num_letters),
             "minor_letters": self._letters_outside(self.main_script, laid, num_letters),
             "mis_decoded": _misdecoded(texts, laid),

@@ -204,7 +204,7 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     flagged = columns["odd"] >= _ODD
     flagged |= usual["distinct"].below(columns["distinct"], 0.1) > 1.0
     flagged |= beyond("capitals", 0.05, 1.0) | beyond("length", 0.5, 1.0)
-    flagged |= beyond("signs", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
+    flagged |= beyond("symbols", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
     flagged |= (columns["foreign_letters"] > 0.05) | beyond("minor_letters", 0.1, 0.5)
     flagged |= columns["mis_decoded"] > 0
     flagged |= measured.counts[:, [measures.CONTROL, measures.BROKEN]].sum(1) > 0
@@ -246,7 +246,7 @@ class _Reader:
         first += [self._other_script(), self.repetition(), self._shouting()]
         found = [sign for sign in first if sign is not None]
         language = None if has_clear(found, EXPLAINS) else self._language()
-        most_dense = max(self._above("signs", 0.01), self._above("digits", 0.02))
+        most_dense = max(self._above("symbols", 0.01), self._above("digits", 0.02))
         if self.values["odd"] >= 1 or most_dense > 0:
             found += self._densities()
         if has_clear(found, NO_PROSE):  # these use Latin letters in any corpus
@@ -344,11 +344,11 @@ class _Reader:
 
     def repetition(self) -> Sign | None:
         """Report text that repeats itself."""
-        rows: list[Sequence[object]] = [] if self.tokens is None else [self.tokens]
+        sequences: list[Sequence[object]] = [] if self.tokens is None else [self.tokens]
         words = self.text.split()
         if self.values["distinct"] < 0.8 or self.num_words < 4:
-            rows += [words, self.text] if len(words) < 6 or self.num_words < 6 else [words]
-        best = max((repeated_share(row) for row in rows if len(row) >= 6), default=None)
+            sequences += [words, self.text] if len(words) < 6 or self.num_words < 6 else [words]
+        best = max((repeated_share(part) for part in sequences if len(part) >= 6), default=None)
         if best is None or best.share < 0.45:
             return None
         usual = self.profile.usual["repeated"]
@@ -385,22 +385,22 @@ class _Reader:
         return found
 
     def _may_be(self, density: Density) -> bool:
-        """Return whether there are enough signs and digits for `density` to be reported, because
-        searching for the marks takes far longer.
+        """Return whether there are enough symbols and digits for `density` to be reported,
+        because searching for the marks takes far longer.
         """
-        signs = self.counts[measures.SIGN]
+        symbols = self.counts[measures.SYMBOL]
         digits = self.counts[measures.DIGIT]
         count = self.text.count
         if density.kind == MARKUP:
-            return signs + count("''") > (self.num_characters > _SHORT)
+            return symbols + count("''") > (self.num_characters > _SHORT)
         if density.kind == GARBLED_TEXT:
             return digits > 2
         least = max(density.floor / 2 * (self.num_words + 4), 2)
         if density.kind == TABLE:  # every mark contains one of these
-            return signs + digits + count(",") + count(";") + count("\t") >= max(least, 5)
+            return symbols + digits + count(",") + count(";") + count("\t") >= max(least, 5)
         if density.kind == LOG:
-            return digits > 1 and digits + signs >= least
-        return signs + count("(") + count(";") >= max(least / 3, 2)
+            return digits > 1 and digits + symbols >= least
+        return symbols + count("(") + count(";") >= max(least / 3, 2)
 
     def _density(self, density: Density) -> Sign | None:
         found = density.find(self.text)

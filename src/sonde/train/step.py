@@ -90,7 +90,10 @@ class UpdateStep:
         self._settings = settings
         self._parameters = trainable(task.model)
         self._device = self._parameters[0].device
-        self._are_local = all(p.is_cpu and not isinstance(p, DTensor) for p in self._parameters)
+        self._are_local = all(
+            parameter.is_cpu and not isinstance(parameter, DTensor)
+            for parameter in self._parameters
+        )
         self._autocast: Any = nullcontext()
         if settings.precision != "float32":
             self._autocast = torch.autocast(
@@ -98,8 +101,8 @@ class UpdateStep:
             )
         self._is_distributed = dist.is_initialized()
         self.scale = LossScale(dynamic=settings.precision == "float16")
-        # whether the gradients of this update are already divided by its weight
         self._is_divided = False
+        """Whether the gradients of this update are already divided by its weight."""
 
     def run(
         self,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sonde.cli.terminal import (
     SafeConsole,
-    guarded,
+    made_visible,
     print_beside,
     print_first_words,
     print_indented,
@@ -75,7 +75,7 @@ def test_what_acts_on_a_terminal_is_shown_as_an_escape(text: str, shown: str) ->
 def test_what_verbs_print_is_made_visible_and_rich_reads_no_markup_in_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with guarded():
+    with made_visible():
         sys.stdout.write("a\x1b[2J\n")
         screen().print("[/x] [red]b\x1b[2J :smile:")
         sys.stderr.write("c\x9b2J\n")
@@ -90,14 +90,14 @@ def test_colours_of_our_own_pass(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    with guarded():
+    with made_visible():
         screen().print(Text("x\x1b[2J", style="red"))
     assert capsys.readouterr().out == "\x1b[31mx\\x1b[2J\x1b[0m\n"
 
 
 def test_json_is_the_same_value_and_safe_to_show(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"\x1b\x9b\u202e": ["\x7f", "ö"]}
-    with guarded():
+    with made_visible():
         write_json(value)
     text = capsys.readouterr().out
     assert visible(text) == text

@@ -238,7 +238,7 @@ def test_single_rows_that_stand_out_are_told(
                 token_counts=[20] * 32,
             )
     text = told(capsys, tmp_path / "run")
-    assert "One row stands out, though the mean need not show it. The worst, train 3205" in text
+    assert "One sample stands out, though the mean need not show it. The worst, train 3205" in text
     assert "Nothing stands out" not in text
 
 

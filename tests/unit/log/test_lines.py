@@ -1,10 +1,11 @@
+import datetime
 import json
 import math
 from pathlib import Path
 
 import pytest
 
-from sonde.log.lines import LogFile, LogRecord, parse_log_line
+from sonde.log.lines import LogFile, LogRecord, normalised_time, parse_log_line, seconds_of_time
 
 
 def tcap(data: str) -> LogRecord:
@@ -130,6 +131,29 @@ def test_info_line_has_its_rank_and_time() -> None:
         "2026-11-15 21:08:01.25+00:00",
         {"lr": 0.1},
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("2026-11-15T21:08:01Z", "2026-11-15T21:08:01+00:00"),
+        ("2026-11-15 21:08:01,123", "2026-11-15 21:08:01.123000"),
+        ("2026-11-15T21:08:01.123456789Z", "2026-11-15T21:08:01.123456+00:00"),
+        ("2026-11-15 21:08:01.5-0530", "2026-11-15 21:08:01.500000-05:30"),
+        ("2026-11-15 21:08:01+01:00", "2026-11-15 21:08:01+01:00"),
+        ("2026-11-15", "2026-11-15"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_a_time_is_written_as_every_python_reads_it(written: str, expected: str) -> None:
+    assert normalised_time(written) == expected
+
+
+def test_a_time_of_another_logger_is_read_with_its_zone() -> None:
+    exact = datetime.datetime(2026, 11, 15, 21, 8, 1, 500_000, tzinfo=datetime.timezone.utc)
+    assert seconds_of_time("2026-11-15T21:08:01.500000000Z") == exact.timestamp()
+    assert seconds_of_time("2026-11-15 21:08:01,5+00:00") == exact.timestamp()
+    assert seconds_of_time("t") is None
 
 
 def test_gap_gives_the_number_of_lost_records() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sonde.errors import SettingError
 from sonde.report.marks import Mark
-from sonde.report.panels import Look, Stretch, run_panels, sections
+from sonde.report.panels import Stretch, View, run_panels, sections
 from sonde.report.run_curves import RunCurves, prefix_of
 from sonde.run import Run
 
@@ -23,7 +23,7 @@ def log_run(directory: Path, rows: list[tuple[Any, dict[str, Any]]]) -> Path:
 
 
 def panels(run: Path, *metrics: str, marks: list[Mark] | None = None, **look: Any) -> Any:
-    return run_panels(RunCurves(run), marks or [], run, Look(stretch=ALL, **look), metrics)
+    return run_panels(RunCurves(run), marks or [], run, View(stretch=ALL, **look), metrics)
 
 
 def steps(line: dict[str, Any]) -> list[float]:

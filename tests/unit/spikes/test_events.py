@@ -9,7 +9,7 @@ import math
 import pytest
 
 from sonde.spikes.detectors import (
-    CALM_STEPS,
+    GOOD_STEPS,
     Event,
     EventDetector,
     RelativeRule,
@@ -27,13 +27,13 @@ def test_an_event_is_told_at_its_first_bad_step_and_after_enough_calm() -> None:
     sentences = [detector.update(step, 9.0 if step in (10, 12) else 1.0) for step in range(40)]
     assert [step for step, (_, begun) in enumerate(sentences) if begun] == [10]
     ((step, event),) = [(step, over) for step, (over, _) in enumerate(sentences) if over]
-    assert step == 12 + CALM_STEPS
+    assert step == 12 + GOOD_STEPS
     assert (event.first_step, event.last_step, event.num_bad) == (10, 12, 2)
     assert detector.open is None
 
 
 def test_bad_steps_far_apart_are_two_events() -> None:
-    values = [9.0 if step in (10, 10 + CALM_STEPS + 1) else 1.0 for step in range(60)]
+    values = [9.0 if step in (10, 10 + GOOD_STEPS + 1) else 1.0 for step in range(60)]
     assert [event.first_step for event in find_events(values, RULE, first_step=100)] == [110, 123]
 
 
@@ -100,3 +100,14 @@ def test_what_is_not_finite_is_the_worst(z: float) -> None:
     merged = merge_events([event(10, 99.0), event(10, z)])
     assert merged is not None
     assert not math.isfinite(merged.z)
+
+
+def test_good_steps_are_stored_under_their_first_name() -> None:
+    detector = EventDetector(RULE)
+    for step, value in enumerate([1.0, 9.0, 1.0, 1.0]):
+        detector.update(step, value)
+    state = detector.state_dict()
+    assert state["num_calm"] == 2  # checkpoints of any age have this key
+    resumed = EventDetector(RULE)
+    resumed.load_state_dict({**state, "num_calm": GOOD_STEPS - 1})
+    assert resumed.update(4, 1.0)[0] is not None

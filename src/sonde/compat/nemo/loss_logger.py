@@ -1,11 +1,13 @@
 """`SimpleLossLoggerCallback`: prints named values of the step, and writes them to TensorBoard.
 
-SimpleLossLoggerCallback(
-    tensors=["loss"],
-    print_func=lambda values: logging.info("Loss: %.3f", values[0].item()),
-    get_tb_values=lambda values: [("loss", values[0])],
-    tb_writer=writer,
-)
+For example:
+
+    SimpleLossLoggerCallback(
+        tensors=["loss"],
+        print_func=lambda values: logging.info("Loss: %.3f", values[0].item()),
+        get_tb_values=lambda values: [("loss", values[0])],
+        tb_writer=writer,
+    )
 """
 
 import logging

@@ -106,12 +106,12 @@ class WandbCallback(SendsToWandb, PeriodicCallback):
 class WandbSession:
     """Sends values to one W&B run."""
 
-    def __init__(self, name: str | None, project: str | None, settings: Any = None) -> None:
+    def __init__(self, name: str | None, project: str | None, config: Any = None) -> None:
         self.run_id: str | None = None
         """The id of the run, used to resume it."""
         self._name = name
         self._project = project
-        self._settings = settings
+        self._config = config
         self._run: Any = None
         self._owns_run = False
 
@@ -145,8 +145,8 @@ class WandbSession:
             self._run.define_metric("step")
             self._run.define_metric("*", step_metric="step")
         self.run_id = self._run.id
-        if self._settings is not None:
-            plain = self._settings if isinstance(self._settings, Mapping) else vars(self._settings)
+        if self._config is not None:
+            plain = self._config if isinstance(self._config, Mapping) else vars(self._config)
             self._run.config.update(dict(plain), allow_val_change=True)
 
     def _try(self, action: Callable[..., object], *arguments: object) -> None:

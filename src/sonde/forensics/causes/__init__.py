@@ -1,9 +1,9 @@
-"""The causes that a verdict can name, one file each, in the order of the documentation. Among
-equals, the earlier comes first.
+"""The causes that a verdict can name, in the order of the documentation. Among equals, the earlier
+comes first.
 
-Four tables have a line for each of theirs: kinds of text (text_kind.py), failures without a jump
-(quiet_failure.py), mistakes that the first updates showed (failed_check.py), and what a resume lost
-(resume_part.py).
+Most causes have a file each. The others are lines of four tables, which are files here too: kinds
+of text (text_kind.py), failures without a jump (quiet_failure.py), mistakes that the first updates
+showed (failed_check.py), and what a resume lost (resume_part.py).
 """
 
 from functools import lru_cache

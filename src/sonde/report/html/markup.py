@@ -1,7 +1,7 @@
 """HTML elements as values. Everything that is not `Markup` is text and is escaped, so escaping
 cannot be forgotten.
 
-tag("p", "a < b", tag("b", "c"), class_="note")     # <p class="note">a &lt; b<b>c</b></p>
+    tag("p", "a < b", tag("b", "c"), class_="note")     # <p class="note">a &lt; b<b>c</b></p>
 """
 
 import html

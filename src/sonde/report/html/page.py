@@ -17,8 +17,8 @@ from sonde.report.facts import RunFacts
 from sonde.report.html import sections
 from sonde.report.html.events import events, worst_samples
 from sonde.report.html.markup import Child, Markup, html_document, note, section, tag
-from sonde.report.html.verdicts import tensors, verdict
-from sonde.report.panels import Look, Stretch, run_panels
+from sonde.report.html.verdicts import tensors, verdict_section
+from sonde.report.panels import Stretch, View, run_panels
 from sonde.version import __version__
 
 MAX_POINTS: Final = 4000
@@ -48,7 +48,7 @@ def whole_report(facts: RunFacts, drawn: Child) -> list[Child]:
     return [
         sections.head(facts),
         sections.notices(facts),
-        [verdict(found, facts.directory) for found in facts.verdicts],
+        [verdict_section(found, facts.directory) for found in facts.verdicts],
         sections.healing(facts),
         drawn,
         events(facts.marks, facts.events),
@@ -83,8 +83,8 @@ def curves(facts: RunFacts) -> Markup:
 
 def curve_data(facts: RunFacts) -> dict[str, Any]:
     """Return the data that the script draws; every number is finite."""
-    look = Look(stretch=Stretch(None, None, MAX_POINTS), reach=_STEPS_AROUND)
-    return run_panels(facts.series, facts.marks, facts.directory, look)
+    view = View(stretch=Stretch(None, None, MAX_POINTS), reach=_STEPS_AROUND)
+    return run_panels(facts.series, facts.marks, facts.directory, view)
 
 
 def document(title: str, *children: Child, class_: str | None = None) -> str:

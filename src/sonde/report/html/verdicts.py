@@ -59,17 +59,20 @@ def verdict_lines(
     return section("Verdicts", tag("ul", rows, class_="plain"), class_="short") if rows else None
 
 
-def verdict(verdict: Verdict, run: Path, remark: str = "", *, copyable: bool = False) -> Markup:
+def verdict_section(
+    verdict: Verdict, run: Path, remark: str = "", *, copyable: bool = False
+) -> Markup:
     """Render the verdict on one step of the run in the directory `run`. With `copyable`, commands
     have a button for the script of the page, unless a `remark` says that the step is superseded:
     its advice was for then.
     """
-    first, *others = verdict.causes or (None,)
+    first, *others = verdict.causes
     advice = "What it advised then" if remark else "What to do"
     copyable = copyable and not remark
-    parts: list[Child] = [note(remark, "note bad")]
-    if first is not None:
-        parts.append(_cause(first, run, advice, copyable, class_="cause first"))
+    parts: list[Child] = [
+        note(remark, "note bad"),
+        _cause(first, run, advice, copyable, class_="cause first"),
+    ]
     if others:
         rest = [_cause(cause, run, advice, copyable) for cause in others]
         count = wording.counted(len(others), "less likely cause")
