@@ -485,11 +485,7 @@ CASES: list[tuple[Check, object, Status]] = [
         end_of_text.EndOfText(token=2, num_answers=16, is_of_configuration=True),
         "cannot tell",
     ),
-    (
-        end_of_text.CHECK,
-        end_of_text.EndOfText(token=2, num_answers=15),
-        "does not apply",
-    ),
+    (end_of_text.CHECK, end_of_text.EndOfText(token=2, num_answers=15), "does not apply"),
     (data_order.RANKS, data_order.RankRows(num_ranks=1), "does not apply"),
     (data_order.RANKS, data_order.RankRows(num_ranks=2, num_rows=64, num_shared=6), "fine"),
     (data_order.RANKS, data_order.RankRows(num_ranks=2, num_rows=64, num_shared=7), "wrong"),
