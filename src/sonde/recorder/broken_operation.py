@@ -10,11 +10,13 @@ numbers went in, only NaN counts. At an event only: every operation waits for it
 """
 
 import math
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -27,6 +29,11 @@ _TRACE_KEY: Final = "traceback_"
 """Where a function of a graph has the stack of its forward pass, if it was made under
 `torch.autograd.detect_anomaly`.
 """
+_NOT_THE_USERS: Final = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(__file__).parents[1]}{os.sep}",
+)
+"""Where the code of torch and of sonde is."""
 
 
 class BrokenOperation(NamedTuple):
@@ -164,8 +171,10 @@ def _called_now(func: Callable[..., Any]) -> BrokenOperation:
 
 
 def _line_of_user(stack: Iterable[tuple[str, Any, str]]) -> str:
-    """Return the innermost line of a stack that is neither torch's nor ours."""
-    own = [line for line in stack if "/torch/" not in line[0] and "/sonde/" not in line[0]]
+    """Return the innermost line of a stack that is neither torch's nor ours. The user's own folder
+    may have either name.
+    """
+    own = [line for line in stack if not line[0].startswith(_NOT_THE_USERS)]
     if not own:
         return ""
     path, number, code = own[-1]

@@ -93,7 +93,7 @@ def test_the_command_tells_and_exits_by_what_it_found(
 ) -> None:
     assert sonde(["replay", str(run), "--step", "7"]) == 0
     told = capsys.readouterr().out
-    assert "from the checkpoint after 4 steps, and 2 steps again" in told
+    assert "from the checkpoint after 4 steps, 2 steps repeated" in told
     assert "reproduced bit for bit" in told
     assert "and 1" in told  # many more tensors than are shown
     copy = tmp_path / "copy"

@@ -1,6 +1,7 @@
 """Where the numbers of a step break: found in a loop of one's own, before the optimizer moves."""
 
 import contextlib
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,16 @@ def test_weights_are_not_touched_by_a_gradient_that_is_not_finite(
         train(tmp_path, Kernel(), spoil, on_event)
     after = trained[0].parameters()
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_the_line_is_found_in_a_folder_that_is_called_as_we_are(tmp_path: Path) -> None:
+    script = tmp_path / "sonde" / "torch" / "kernels.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import torch\n\n\ndef root(x):\n    return x + torch.sqrt(x * 0)\n")
+    root = runpy.run_path(str(script))["root"]
+    train(tmp_path / "run", WhenLarge(root), make_large)
+    told = " ".join(read_verdict(tmp_path / "run", BAD).causes[0].evidence)
+    assert "kernels.py:5" in told
 
 
 def test_a_batch_with_nan_is_named_by_its_rows(tmp_path: Path) -> None:
