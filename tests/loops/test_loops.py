@@ -21,7 +21,17 @@ from sonde.records.journal import read_steps
 SERVER = Path(__file__).with_name("server.py")
 SINGLE = ("batch:", "optimizer:", "model:", "control:", "host:")
 PAIRS = [name for name in LOOPS if not name.startswith(SINGLE)]
-QUICK = [name for name in LOOPS if name not in PAIRS]
+SINGLES = [name for name in LOOPS if name not in PAIRS]
+HOSTS = ("host: Hugging Face", "host: Lightning", "host: Accelerate")
+
+
+def in_turn() -> Iterator[Any]:
+    """Yield the loops of one axis: `make test` tries every second one and the plain hosts, `make
+    faults` all. A loop takes three seconds.
+    """
+    for place, name in enumerate(SINGLES):
+        is_quick = name in HOSTS or (place % 2 == 0 and not name.startswith("host:"))
+        yield name if is_quick else pytest.param(name, marks=pytest.mark.long_fault)
 
 
 class LoopServer:
@@ -93,7 +103,7 @@ def test_the_page_says_how_many_loops_there_are() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", QUICK)
+@pytest.mark.parametrize("loop", [*in_turn()])
 def test_a_watched_loop_with_an_event_ends_with_the_same_bits(
     server: LoopServer, loop: str
 ) -> None:
@@ -102,7 +112,7 @@ def test_a_watched_loop_with_an_event_ends_with_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.long_fault
-@pytest.mark.parametrize("loop", QUICK)
+@pytest.mark.parametrize("loop", SINGLES)
 def test_a_watched_loop_without_an_event_ends_with_the_same_bits(
     server: LoopServer, loop: str
 ) -> None:

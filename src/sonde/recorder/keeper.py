@@ -149,25 +149,12 @@ class Keeper:
             assert self.plan is not None
             self._saver.wait()
             self._report()
-            stall += self._copy_again(num_updates, state, copying) - copying
+            stall += _copy_again(self._training, num_updates, state, copying) - copying
             stall *= self.plan.state_bytes / max(budget.bytes_held(state), 1)
         if before is None:
             self.schedule.kept(num_updates, stall, is_first=is_first)
             if not is_first:
                 self._adapt(num_updates, tells=True)
-
-    def _copy_again(self, num_updates: int, state: dict[str, Any], copying: float) -> float:
-        """Copy a state once more, and return how long that takes: the first copy, which took
-        `copying` seconds, had to get its memory, and those to come find it there.
-        """
-        if ranks.rank() != 0 or self._training.is_sharded:
-            return copying
-        started = perf_counter()
-        try:
-            self.store.snapshot(num_updates, state, About(run_id=self.store.folder.run_id))
-        except (OSError, SondeError):
-            return copying  # the first one has failed too, and has said so
-        return perf_counter() - started
 
     def _save(self, num_updates: int, state: dict[str, Any], before: Update | None) -> float:
         """Copy a state, so that it is written in the background. Returns how long the copy took."""
@@ -360,6 +347,23 @@ class Keeper:
                     "state", f"the state after {outcome.step} steps was not kept: {outcome.error}"
                 )
                 self._kept.thin()
+
+
+def _copy_again(
+    training: Training, num_updates: int, state: dict[str, Any], copying: float
+) -> float:
+    """Copy a state once more, and return how long that takes: the first copy, which took `copying`
+    seconds, had to get its memory, and those to come find it there.
+    """
+    if ranks.rank() != 0 or training.is_sharded:
+        return copying
+    started = perf_counter()
+    store = training.store
+    try:
+        store.snapshot(num_updates, state, About(run_id=store.folder.run_id))
+    except (OSError, SondeError):
+        return copying  # the first one has failed too, and has said so
+    return perf_counter() - started
 
 
 def _collected(training: Training, guard: Guard, before: Update | None) -> dict[str, Any] | None:
