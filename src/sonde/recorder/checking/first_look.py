@@ -45,10 +45,11 @@ class FirstLook:
     @guarded("the first updates are not looked at")
     def end_update(self, update: Update) -> None:
         """One of the first updates is over, or a later one at which a change would be noticed."""
-        if self._changed_since is not None:
-            tell_what_changed(self.steps, self.guard, self._changed_since)
+        since = self._changed_since
+        if since is not None:
             self._changed_since = None
             self.is_on = False
+            tell_what_changed(self.steps, self.guard, since)
         elif self.is_on:
             self.steps.end_update(update)
             self.is_on = not self.steps.is_over

@@ -17,7 +17,6 @@ from sonde.recorder.checking.bench import Bench
 from sonde.recorder.checking.forward_watch import Lookup
 from sonde.recorder.checking.influence import (
     DIFFERS,
-    NO_TOKENS,
     Base,
     RowsCompared,
     influence_of,
@@ -29,12 +28,11 @@ _NO_MASK: Final = "Nothing says what padding is: the batch has no mask of it."
 
 
 def padding(bench: Bench, base: Base, unknown: str) -> Influence:
-    """Change the padding of tokens that have targets. `unknown` says why it would tell nothing;
-    empty if it would.
+    """Change the padding of tokens that have targets; every rank must have such tokens. `unknown`
+    says why it would tell nothing; empty if it would.
     """
     pair = base.pair
-    if pair is None:
-        return Influence(unfit=NO_TOKENS) if ranks.any_rank(True) else Influence()
+    assert pair is not None
     mask = padding_of(base.feed, pair.ids)
     known = ""
     if mask is None:
